@@ -1,0 +1,275 @@
+"""RunConfig: everything one run of one arm is told, its checks, named presets, and its way to and from JSON.
+
+The command line, the notebook's parameter cell and the ranks all read this one dataclass; its field metadata is where
+help texts and units stand.
+"""
+
+import dataclasses
+import difflib
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ARMS = ("eager", "kernel", "inductor", "torchacc")
+COMPILERS = ("torchacc", "inductor")
+AMP_LEVELS = ("O0", "O1")
+AMP_DTYPES = ("auto", "float16", "bfloat16")
+DEVICES = ("auto", "cpu", "cuda", "tpu")
+
+# A model name becomes a folder and a torchvision look-up, never a path or a shell word.
+_MODEL_NAME = re.compile(r"(resnet|resnext|wide_resnet)[0-9a-z_]{1,24}")
+
+SYNTHETIC_EPOCH_STEPS = 100
+"""Steps of one epoch of synthetic data, which has no end of its own, where max_steps is not given."""
+
+
+def _option(default: Any, help_text: str, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"help": help_text, "choices": choices})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run: which arm trains which model on which data, on how many processes, and how it is timed.
+
+    Raises:
+        ValueError: a value of another type than the field's (True and "64" are no int; 64.0 is taken as 64), out of
+            range, or two that contradict each other; the message names value and mend.
+    """
+
+    nproc_per_node: int = _option(1, "processes on this machine, one per device")
+    amp_level: str = _option("O0", "O0: float32; O1: autocast, its dtype in every record", AMP_LEVELS)
+    amp_dtype: str = _option("auto", "dtype of O1; auto: float16 on CUDA, bfloat16 on CPU and TPU", AMP_DTYPES)
+    compiler_opt: bool = _option(False, "train with a compiler (see --compiler)")
+    compiler: str = _option("torchacc", "compiler that --compiler-opt uses", COMPILERS)
+    kernel_opt: bool = _option(False, "eager with channels_last, a fused optimizer and cudnn's search")
+    batch_size: int = _option(128, "images per process and step")
+    model: str = _option("resnet50", "torchvision ResNet to train")
+    image_size: int = _option(224, "height and width of an image, in pixels")
+    data: str = _option("mock", "synthetic | mock | path of a folder with train/<class>/ and val/<class>/")
+    epochs: int = _option(1, "passes over the training data, at most")
+    max_steps: int | None = _option(
+        None, f"training steps at most, over all epochs (none: no cap; an epoch of synthetic is {SYNTHETIC_EPOCH_STEPS})"
+    )
+    warmup_steps: int | None = _option(None, "steps before the first timed interval (none: 10, at most a quarter)")
+    log_interval: int = _option(10, "steps between two records")
+    validate: bool = _option(True, "measure top-1 and top-5 on val/ after each epoch (synthetic data has none)")
+    lr: float | None = _option(None, "learning rate (none: 1e-3, or 1e-6 on synthetic data, whose labels are noise)")
+    weight_decay: float = _option(0.01, "AdamW's decoupled weight decay")
+    seed: int = _option(0, "seed of weights, data order and augmentation")
+    workers: int | None = _option(None, "loader processes per rank (none: the cores of a rank, at most 8)")
+    device: str = _option("auto", "auto: cuda where there is a GPU, else cpu", DEVICES)
+    nnodes: int = _option(1, "machines")
+    node_rank: int = _option(0, "number of this machine, from 0")
+    master_addr: str = _option("127.0.0.1", "address of machine 0")
+    master_port: int | None = _option(None, "port of machine 0 (none: a free one on one machine, 29500 on several)")
+    output: str = _option("output", "folder under which the run leaves its files")
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for spec in dataclasses.fields(self):
+            object.__setattr__(self, spec.name, _checked_type(spec.name, getattr(self, spec.name), hints[spec.name]))
+            choices = spec.metadata["choices"]
+            if choices and getattr(self, spec.name) not in choices:
+                raise ValueError(f"{spec.name} is {getattr(self, spec.name)!r}; choose one of {', '.join(choices)}")
+        self._check_ranges()
+        self._check_pairs()
+
+    def _check_ranges(self) -> None:
+        for name in ("nproc_per_node", "batch_size", "epochs", "max_steps", "log_interval", "nnodes"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("warmup_steps", "workers", "node_rank", "seed", "weight_decay", "lr"):
+            _at_least(name, getattr(self, name), 0)
+        if not 32 <= self.image_size <= 4096:
+            raise ValueError(f"image_size is {self.image_size}; a ResNet needs 32 to 4096 pixels")
+        if self.seed >= 2**63:
+            raise ValueError(f"seed is {self.seed}; give a number below 2**63")
+        if self.master_port is not None and not 1 <= self.master_port <= 65535:
+            raise ValueError(f"master_port is {self.master_port}; give a port from 1 to 65535")
+        if not _MODEL_NAME.fullmatch(self.model):
+            raise ValueError(f"model is {self.model!r}; give a torchvision ResNet such as resnet18 or resnet50")
+        for name in ("data", "output", "master_addr"):
+            if not getattr(self, name).strip() or "\0" in getattr(self, name):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it cannot be empty")
+
+    def _check_pairs(self) -> None:
+        if self.compiler_opt and self.kernel_opt:
+            raise ValueError("compiler_opt and kernel_opt are two arms; give one of them (inductor has kernel_opt's changes)")
+        if self.compiler != "torchacc" and not self.compiler_opt:
+            raise ValueError(f"compiler is {self.compiler!r} without compiler_opt, so nothing would use it; add --compiler-opt")
+        if self.amp_level == "O0" and self.amp_dtype != "auto":
+            raise ValueError(f"amp_dtype is {self.amp_dtype!r} with amp_level O0, which is float32; use amp_level O1")
+        if self.node_rank >= self.nnodes:
+            raise ValueError(f"node_rank is {self.node_rank} with nnodes {self.nnodes}; it counts from 0 to {self.nnodes - 1}")
+        if self.nnodes > 1 and self.master_addr in ("127.0.0.1", "localhost"):
+            raise ValueError(f"nnodes is {self.nnodes} but master_addr is {self.master_addr}; give machine 0's address")
+        if self.max_steps is not None and self.warmup_steps is not None and self.warmup_steps >= self.max_steps:
+            raise ValueError(
+                f"warmup_steps is {self.warmup_steps} and max_steps {self.max_steps}: 0 steps after warm-up; "
+                f"give more steps or at most {self.max_steps - 1} warm-up steps"
+            )
+
+    @property
+    def arm(self) -> str:
+        """Which of ARMS the options choose."""
+        if self.compiler_opt:
+            return self.compiler
+        return "kernel" if self.kernel_opt else "eager"
+
+    @property
+    def world_size(self) -> int:
+        """Processes over all machines."""
+        return self.nproc_per_node * self.nnodes
+
+    @property
+    def global_batch_size(self) -> int:
+        """Images of one step over all processes."""
+        return self.batch_size * self.world_size
+
+    @property
+    def learning_rate(self) -> float:
+        """lr, or its default: small on synthetic data, so that the random labels are not learnt by heart."""
+        if self.lr is not None:
+            return self.lr
+        return 1e-6 if self.data == "synthetic" else 1e-3
+
+    @property
+    def suffix(self) -> str:
+        """Folder that names arm and process count, such as eager_x1."""
+        return f"{self.arm}_x{self.world_size}"
+
+    def tag(self, device_name: str) -> str:
+        """Folder that names what is held equal between runs, such as h200_O1_bs128; what is not default is added."""
+        parts = [device_name, self.amp_level, f"bs{self.batch_size}"]
+        if self.amp_dtype != "auto":
+            parts.append(self.amp_dtype)
+        if self.image_size != 224:
+            parts.append(f"{self.image_size}px")
+        if self.data != "mock":
+            parts.append(slug(Path(self.data).name))
+        return "_".join(parts)
+
+    def with_arm(self, arm: str, nproc_per_node: int | None = None) -> "RunConfig":
+        """The same run by another arm and, where given, another number of processes.
+
+        Raises:
+            ValueError: the arm is not one of ARMS.
+        """
+        if arm not in ARMS:
+            raise ValueError(f"arm is {arm!r}; choose one of {', '.join(ARMS)}")
+        return dataclasses.replace(
+            self,
+            compiler_opt=arm in COMPILERS,
+            compiler=arm if arm in COMPILERS else "torchacc",
+            kernel_opt=arm == "kernel",
+            nproc_per_node=self.nproc_per_node if nproc_per_node is None else nproc_per_node,
+        )
+
+    def to_arguments(self) -> list[str]:
+        """Options for launch_single_task that give this configuration again; defaults are left out."""
+        arguments = []
+        for spec in dataclasses.fields(self):
+            value = getattr(self, spec.name)
+            if value == spec.default:
+                continue
+            if isinstance(value, bool):
+                arguments.append(f"--{spec.name.replace('_', '-')}" if value else f"--no-{spec.name.replace('_', '-')}")
+            else:
+                arguments.append(f"--{spec.name}={value}")
+        return arguments
+
+    def to_json(self) -> dict[str, Any]:
+        """Field names and plain values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """Build from plain values.
+
+        Raises:
+            ValueError: a name that is no field, with the nearest fields named.
+        """
+        refuse_unknown(values, [spec.name for spec in dataclasses.fields(cls)])
+        return cls(**values)
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # ResNet-18 at 64 px, so that four arms on one and two processes, compilation included, take minutes on two cores.
+    "quick": {
+        "model": "resnet18",
+        "image_size": 64,
+        "batch_size": 16,
+        "amp_level": "O1",
+        "epochs": 2,
+        "warmup_steps": 5,
+        "log_interval": 5,
+        "workers": 1,
+    },
+    # The article's model on what a workstation can do.
+    "standard": {
+        "model": "resnet50",
+        "image_size": 128,
+        "batch_size": 32,
+        "amp_level": "O1",
+        "max_steps": 100,
+        "warmup_steps": 10,
+        "log_interval": 10,
+    },
+    # The article's own settings.
+    "article": {
+        "model": "resnet50",
+        "image_size": 224,
+        "batch_size": 128,
+        "amp_level": "O1",
+        "max_steps": 200,
+        "warmup_steps": 20,
+        "log_interval": 20,
+    },
+}
+
+
+def preset_config(preset: str, **overrides: Any) -> RunConfig:
+    """The configuration of a preset, with overrides on top.
+
+    Raises:
+        ValueError: no preset of that name.
+    """
+    if preset not in PRESETS:
+        raise ValueError(f"preset is {preset!r}; choose one of {', '.join(PRESETS)}")
+    return RunConfig.from_json({**PRESETS[preset], **overrides})
+
+
+def slug(text: str) -> str:
+    """A folder name of lower-case letters, digits, dots and hyphens, at most 40 characters."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")[:40] or "unnamed"
+
+
+def refuse_unknown(given: Iterable[str], known: list[str]) -> None:
+    """Raise ValueError where a name is not known, with the nearest known name as the mend."""
+    for name in given:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {nearest[0]}?" if nearest else f"; known: {', '.join(known)}"
+            raise ValueError(f"unknown name {name!r}{hint}")
+
+
+def _checked_type(name: str, value: Any, hint: Any) -> Any:
+    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if isinstance(value, float) and int in allowed and float not in allowed and value.is_integer():
+        return int(value)  # a parameter file may hold 64.0
+    if isinstance(value, int) and not isinstance(value, bool) and float in allowed:
+        value = float(value)
+    if float in allowed and isinstance(value, float) and not abs(value) < float("inf"):
+        raise ValueError(f"{name} is {value}; give a finite number")
+    if type(value) not in allowed:
+        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in allowed)
+        raise ValueError(f"{name} is {value!r} ({type(value).__name__}); give {wanted}")
+    return value
+
+
+def _at_least(name: str, value: float | None, minimum: int) -> None:
+    if value is not None and value < minimum:
+        raise ValueError(f"{name} is {value}; give at least {minimum}")
