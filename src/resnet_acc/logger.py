@@ -55,8 +55,13 @@ def create_logger(run_dir: str | Path, rank: int) -> logging.Logger:
 
 
 def log_params(params: Mapping[str, Any]) -> None:
-    """Write what the run was told as one line, `params name=value ...`; a value with white space is quoted as JSON."""
-    _logger.info("params %s", " ".join(f"{name}={_text(value)}" for name, value in params.items()))
+    """Write what the run was told and what takes effect, as one `params` line; a second one begins a new attempt."""
+    log_text("params", params)
+
+
+def log_text(kind: str, values: Mapping[str, Any]) -> None:
+    """Write one line, `kind name=value ...`; a value with white space, a quote or "=" is quoted as JSON."""
+    _logger.info("%s %s", kind, " ".join(f"{name}={_text(value)}" for name, value in values.items()))
 
 
 def log_metrics(

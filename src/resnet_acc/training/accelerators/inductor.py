@@ -1,0 +1,27 @@
+"""inductor: torch.compile on top of the kernel arm's changes."""
+
+import torch
+from torch import nn
+from torch._dynamo.utils import calculate_time_spent, counters
+
+from resnet_acc.training.accelerators.eager import KernelAccelerator
+
+
+class InductorAccelerator(KernelAccelerator):
+    """The kernel arm with forward and backward pass compiled by TorchInductor."""
+
+    def distribute(self, model: nn.Module) -> nn.Module:
+        if self.device_type == "cuda":
+            # DDP inside: the graph is split at DDP's buckets, so that gradients travel while others are computed.
+            return torch.compile(super().distribute(model))  # type: ignore[return-value]
+        # On a CPU nothing travels beside computation; one graph for any number of processes is then compiled once.
+        return super().distribute(torch.compile(model))  # type: ignore[arg-type]
+
+    def compilations(self) -> int:
+        return counters["stats"]["unique_graphs"]
+
+    def compile_seconds(self) -> float:
+        return calculate_time_spent().get("total_wall_time", 0.0)
+
+    def compile_cache_hits(self) -> int:
+        return counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]

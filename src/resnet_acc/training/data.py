@@ -1,0 +1,194 @@
+"""Batches for training and validation: the same images in the same order for every arm."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
+from torchvision import datasets, transforms
+
+from resnet_acc.config import SYNTHETIC_EPOCH_STEPS, RunConfig
+from resnet_acc.files import project_root
+from resnet_acc.training.distributed import Place
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+NUM_SYNTHETIC_BATCHES = 8
+SYNTHETIC_CLASSES = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run will do, known once the data is: counts of images, classes and steps."""
+
+    num_classes: int
+    num_train_images: int
+    num_val_images: int
+    steps_per_epoch: int
+    total_steps: int
+    warmup_steps: int
+    dropped_images: int
+
+
+class ImageTree(datasets.ImageFolder):
+    """torchvision's ImageFolder without hidden folders and files, which editors leave behind and nobody means as data."""
+
+    def __init__(self, root: Path, transform: transforms.Compose, classes: list[str] | None = None) -> None:
+        self._expected = classes
+        super().__init__(str(root), transform, is_valid_file=_is_visible_image)
+
+    def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
+        """Folder names that do not begin with a dot, in order; a validation set takes the training set's numbers.
+
+        Raises:
+            ValueError: there is no class, or a class that training does not have.
+        """
+        found = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir() and not entry.name.startswith("."))
+        if not found:
+            raise ValueError(f"{directory} has no class folders; it needs {directory}/<class>/<image>.JPEG")
+        extra = sorted(set(found) - set(self._expected or found))
+        if extra:
+            raise ValueError(f"{directory} has class {extra[0]!r}, which train/ does not have; remove or add it there")
+        numbers = {name: number for number, name in enumerate(self._expected or found)}
+        return found, {name: numbers[name] for name in found}
+
+
+def data_folder(config: RunConfig) -> Path:
+    """Where the images of --data lie."""
+    return project_root() / "data" / "mock_imagenet" if config.data == "mock" else Path(config.data).expanduser()
+
+
+class TrainingData:
+    """The images of one run as this rank sees them.
+
+    Raises:
+        FileNotFoundError: the folder, its train/ or a class's images are missing.
+        ValueError: an epoch would have no step, or classes do not fit.
+    """
+
+    def __init__(self, config: RunConfig, place: Place, device_type: str) -> None:
+        self._config, self._place = config, place
+        self._pin = device_type == "cuda"
+        self._workers = default_workers(config, device_type) if config.workers is None else config.workers
+        self.train: ImageTree | None = None
+        self.val: ImageTree | None = None
+        if config.data != "synthetic":
+            self._open(data_folder(config))
+        self.plan = self._make_plan()
+
+    @property
+    def num_workers(self) -> int:
+        """Loader processes of this rank."""
+        return self._workers if self.train else 0
+
+    def _open(self, root: Path) -> None:
+        if not (root / "train").is_dir():
+            make = "; make it with: resnet-acc data mock" if self._config.data == "mock" else ""
+            raise FileNotFoundError(f"{root / 'train'} is no folder{make}")
+        size = self._config.image_size
+        normalise = [transforms.ToTensor(), transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD)]
+        augment = [transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip()]
+        self.train = ImageTree(root / "train", transforms.Compose(augment + normalise))
+        if self._config.validate and (root / "val").is_dir():
+            whole = [transforms.Resize(size * 256 // 224), transforms.CenterCrop(size)]
+            self.val = ImageTree(root / "val", transforms.Compose(whole + normalise), self.train.classes)
+
+    def _make_plan(self) -> Plan:
+        config = self._config
+        if self.train is None:
+            per_epoch, images = config.max_steps or SYNTHETIC_EPOCH_STEPS, 0
+        else:
+            images = len(self.train)
+            per_epoch = images // config.world_size // config.batch_size
+            if per_epoch == 0:
+                raise ValueError(
+                    f"{images} images < batch {config.batch_size} x {config.world_size} processes: 0 steps; "
+                    f"use a batch_size of at most {images // config.world_size}, or more images"
+                )
+        total = min(per_epoch * config.epochs, config.max_steps or per_epoch * config.epochs)
+        return Plan(
+            num_classes=len(self.train.classes) if self.train else SYNTHETIC_CLASSES,
+            num_train_images=images,
+            num_val_images=len(self.val) if self.val else 0,
+            steps_per_epoch=per_epoch,
+            total_steps=total,
+            warmup_steps=max(1, min(10, total // 4)) if config.warmup_steps is None else config.warmup_steps,
+            dropped_images=max(0, images - per_epoch * config.global_batch_size) if self.train else 0,
+        )
+
+    def train_loader(self) -> DataLoader:
+        """Shuffled batches of this rank's part, each of batch_size images; set_epoch on its sampler before each epoch.
+
+        Every rank gets as many batches: what does not fill one on all ranks is left out (Plan.dropped_images).
+        """
+        assert self.train is not None
+        sampler: DistributedSampler = DistributedSampler(
+            self.train, self._place.world_size, self._place.rank, seed=self._config.seed, drop_last=True
+        )
+        return DataLoader(
+            self.train,
+            self._config.batch_size,
+            sampler=sampler,
+            num_workers=self._workers,
+            drop_last=True,
+            pin_memory=self._pin,
+            persistent_workers=self._workers > 0,
+            # Its own generator: augmentation is then the same whatever random numbers an arm draws elsewhere.
+            generator=torch.Generator().manual_seed(self._config.seed * 1009 + self._place.rank),
+        )
+
+    def val_loader(self) -> DataLoader:
+        """This rank's part of the validation images, each image in exactly one rank's part, none twice."""
+        assert self.val is not None
+        own: Dataset = Subset(self.val, range(self._place.rank, len(self.val), self._place.world_size))
+        return DataLoader(own, self._config.batch_size, num_workers=self._workers, pin_memory=self._pin)
+
+
+class SyntheticBatches:
+    """Batches that lie on the device, taken in turn: timing without a loader.
+
+    Eight different ones with random labels: a single batch is learnt by heart within 40 steps, its gradients are then
+    near zero, and a GPU runs faster on such numbers than on real ones.
+    """
+
+    def __init__(self, config: RunConfig, place: Place, device: torch.device, memory_format: torch.memory_format) -> None:
+        random = torch.Generator().manual_seed(config.seed * 1009 + place.rank)
+        shape = (config.batch_size, 3, config.image_size, config.image_size)
+        self._batches = [
+            (
+                torch.randn(shape, generator=random).to(memory_format=memory_format).to(device),
+                torch.randint(0, SYNTHETIC_CLASSES, (config.batch_size,), generator=random).to(device),
+            )
+            for _ in range(NUM_SYNTHETIC_BATCHES)
+        ]
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Batches without end, images [N, 3, H, W] and classes [N]; the caller counts steps."""
+        while True:
+            yield from self._batches
+
+
+def default_workers(config: RunConfig, device_type: str) -> int:
+    """Loader processes of a rank: its share of the cores, at most 16; one where the cores also train."""
+    if device_type == "cpu":
+        return 1
+    return max(1, min(16, len(os.sched_getaffinity(0)) // config.nproc_per_node))
+
+
+def pad_batch(images: torch.Tensor, target: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Repeat the last image until a validation batch is whole, so that compilers see one shape.
+
+    Returns:
+        Images [size, 3, H, W], classes [size], and how many of them count.
+    """
+    missing = size - images.shape[0]
+    if missing:
+        images = torch.cat([images, images[-1:].expand(missing, -1, -1, -1)])
+        target = torch.cat([target, target[-1:].expand(missing)])
+    return images, target, size - missing
+
+
+def _is_visible_image(path: str) -> bool:
+    name = os.path.basename(path)
+    return not name.startswith(".") and name.lower().endswith(datasets.folder.IMG_EXTENSIONS)
