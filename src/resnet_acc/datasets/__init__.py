@@ -1,0 +1,1 @@
+"""Images on disk: mock ImageNet, and counting what a folder holds."""
