@@ -1,0 +1,152 @@
+"""The loop: when it waits for the device, what it counts, and what it writes."""
+
+import json
+import math
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from resnet_acc.config import RunConfig
+from resnet_acc.logger import create_logger
+from resnet_acc.training.accelerators.base import Accelerator
+from resnet_acc.training.accelerators.eager import EagerAccelerator, KernelAccelerator
+from resnet_acc.training.data import TrainingData
+from resnet_acc.training.distributed import Place
+from resnet_acc.training.loop import NONFINITE_LIMIT, Loop, NonFiniteLoss
+
+ALONE = Place(rank=0, local_rank=0, world_size=1)
+PAID_AT_SYNC_S = 0.02
+
+
+class QueuedDevice(Accelerator):
+    """A device that returns from each step at once and pays for all of them when it is waited for."""
+
+    losses: list[float] | None = None
+
+    def setup(self) -> None:
+        self.device = torch.device("cpu")
+        self.queued, self.waits = 0, []
+
+    def prepare(self, model: nn.Module) -> None:
+        self.model = model
+
+    def train_step(self, images: torch.Tensor, target: torch.Tensor) -> None:
+        loss = 2.0 if self.losses is None else self.losses.pop(0)
+        output = nn.functional.one_hot(target, 1000).float()  # every image is right
+        self.add_totals(output, target, torch.tensor(loss))
+        self.queued += 1
+
+    def finish(self) -> None:
+        time.sleep(self.queued * PAID_AT_SYNC_S)
+        self.waits.append(self.queued)
+        self.queued = 0
+
+    def peak_memory_gib(self) -> float:
+        return 1.5
+
+
+def records(folder: Path, event: str) -> list[dict]:
+    lines = (folder / "0" / "metrics.jsonl").read_text().splitlines()
+
+    def refuse(token: str) -> None:
+        raise AssertionError(f"{token} is no JSON")
+
+    return [r for r in (json.loads(line, parse_constant=refuse) for line in lines) if r["event"] == event]
+
+
+def run_queued(tmp_path: Path, losses: list[float] | None = None, **values) -> QueuedDevice:
+    config = RunConfig(**{"data": "synthetic", "image_size": 32, "batch_size": 4, **values})
+    accelerator = QueuedDevice(config, ALONE, "cpu")
+    accelerator.losses = losses
+    accelerator.setup()
+    accelerator.prepare(nn.Identity())
+    create_logger(tmp_path, 0)
+    Loop(config, accelerator, TrainingData(config, ALONE, "cpu"), time.time()).run()
+    return accelerator
+
+
+def test_waits_only_at_the_edges_and_counts_what_is_paid_there(tmp_path: Path) -> None:
+    accelerator = run_queued(tmp_path, max_steps=13, warmup_steps=3, log_interval=4)
+    # Before step 1; after it; at the end of warm-up; then every four steps; and the last two.
+    assert [queued for queued in accelerator.waits if queued] == [1, 2, 4, 4, 2]
+    intervals = records(tmp_path, "interval")
+    assert [(r["step"], r["steps"], r["warmup"]) for r in intervals] == [
+        (1, 1, True), (3, 2, True), (7, 4, False), (11, 4, False), (13, 2, False)
+    ]  # fmt: skip
+    for record in intervals:
+        assert record["step_time_s"] >= PAID_AT_SYNC_S
+        assert record["images_per_s"] <= 4 / PAID_AT_SYNC_S
+        assert record["images_per_s"] == pytest.approx(record["images"] / (record["step_time_s"] * record["steps"]))
+        assert record["images"] == 4 * record["steps"]
+        assert (record["acc1"], record["acc5"], record["loss"]) == (100.0, 100.0, 2.0)
+    (end,) = records(tmp_path, "end")
+    assert (end["step"], end["images"]) == (13, 40)
+    assert end["seconds"] == pytest.approx(sum(r["step_time_s"] * r["steps"] for r in intervals if not r["warmup"]))
+
+
+def test_reads_back_once_an_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = {"item": 0, "tolist": 0}
+    for name in reads:
+        original = getattr(torch.Tensor, name)
+
+        def counted(tensor, *args, _name=name, _original=original):
+            reads[_name] += 1
+            return _original(tensor, *args)
+
+        monkeypatch.setattr(torch.Tensor, name, counted)
+    run_queued(tmp_path, max_steps=40, warmup_steps=10, log_interval=10)
+    assert len(records(tmp_path, "interval")) == 5
+    assert reads == {"item": 0, "tolist": 5}
+
+
+def test_the_cap_on_steps_counts_executed_steps(tmp_path: Path) -> None:
+    run_queued(tmp_path, max_steps=10, warmup_steps=9, log_interval=100)
+    intervals = records(tmp_path, "interval")
+    assert sum(r["steps"] for r in intervals if not r["warmup"]) == 1
+    assert sum(r["steps"] for r in intervals) == 10
+
+
+def test_nonfinite_losses_are_written_and_a_lasting_one_stops(tmp_path: Path) -> None:
+    losses = [2.0, 1.0, math.inf, 3.0] + [math.nan] * 100
+    with pytest.raises(NonFiniteLoss, match="since step 5 "):
+        run_queued(tmp_path, losses, max_steps=100, warmup_steps=1, log_interval=1)
+    intervals = records(tmp_path, "interval")
+    assert len(intervals) == 4 + NONFINITE_LIMIT
+    assert [r["loss"] for r in intervals[:5]] == [2.0, 1.0, None, 3.0, None]
+    assert [r.get("nonfinite", {}).get("loss") for r in intervals[:5]] == [None, None, "inf", None, "nan"]
+    assert [r["nonfinite_steps"] for r in intervals[:5]] == [0, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("arm", [EagerAccelerator, KernelAccelerator])
+def test_an_overflow_is_skipped_counted_and_scaled_down(tmp_path: Path, arm: type[EagerAccelerator]) -> None:
+    config = RunConfig(
+        data="synthetic", model="resnet18", image_size=32, batch_size=2, amp_level="O1", amp_dtype="float16",
+        max_steps=3, warmup_steps=1, log_interval=1, lr=1e-3, kernel_opt=arm is KernelAccelerator,
+    )  # fmt: skip
+    accelerator = arm(config, ALONE, "cpu")
+    accelerator.setup()
+    torch.manual_seed(0)
+    # Plain layers: BatchNorm would keep the inf of step 0 in its running statistics.
+    accelerator.prepare(nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 1000)))
+    weights, steps = [accelerator.inner_model()[2].weight.detach().clone()], []
+    original = accelerator.train_step
+
+    def train_step(images: torch.Tensor, target: torch.Tensor) -> None:
+        original(torch.full_like(images, math.inf) if not steps else images, target)
+        steps.append(1)
+        weights.append(accelerator.inner_model()[2].weight.detach().clone())
+
+    accelerator.train_step = train_step  # type: ignore[method-assign]
+    create_logger(tmp_path, 0)
+    Loop(config, accelerator, TrainingData(config, ALONE, "cpu"), time.time()).run()
+    intervals = records(tmp_path, "interval")
+    assert [r["loss_scale"] for r in intervals] == [32768.0, 32768.0, 32768.0]
+    assert [r["skipped_steps"] for r in intervals] == [1, 0, 0]
+    assert intervals[0]["loss"] is None
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[1], weights[2])
+    assert not torch.equal(weights[2], weights[3])
+    assert records(tmp_path, "end")[0]["skipped_steps"] == 1
