@@ -1,0 +1,152 @@
+"""What was measured on this machine, in words; every sentence comes from a number that the runs hold."""
+
+import html
+import math
+import re
+from collections.abc import Sequence
+
+from resnet_acc.results.measured import Run
+from resnet_acc.results.stats import Estimate, loss_parity
+from resnet_acc.results.summary import (
+    BASELINES,
+    Group,
+    Row,
+    baseline_of,
+    group_runs,
+    is_interleaved,
+    number,
+    summarise,
+    with_interval,
+)
+
+NO_DIFFERENCE = "no difference that these runs can show"
+
+
+def verdict(runs: Sequence[Run]) -> str:
+    """Markdown: each arm against both baselines, start-up and break-even, losses, and what to be careful about."""
+    parts = []
+    for heading, lines in verdict_sections(runs):
+        parts += [f"### {_escape(heading)}", "", *(f"- {_escape(line)}" for line in lines), ""]
+    return "\n".join(parts)
+
+
+def verdict_sections(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+    """(heading, sentences) for each model, setting and process count, then what to be careful about."""
+    groups = group_runs(runs)
+    rows = summarise(groups)
+    sections: list[tuple[str, list[str]]] = []
+    for key in dict.fromkeys((row.group.model, row.group.tag, row.group.world_size) for row in rows):
+        members = [row for row in rows if (row.group.model, row.group.tag, row.group.world_size) == key]
+        lines = [line for row in members for line in _row_lines(row, groups, members)]
+        sections.append((_heading(members[0]), lines))
+    if not rows:
+        sections.append(("Nothing was measured", ["No run finished, so that there is nothing to compare."]))
+    cautions = _cautions(runs, groups, rows)
+    if cautions:
+        sections.append(("With care", cautions))
+    return sections
+
+
+def _heading(row: Row) -> str:
+    group = row.group
+    num = group.world_size
+    processes = f"{num} process{'es' if num and num > 1 else ''}" if num else "number of processes unknown"
+    return ", ".join(part for part in (group.model, group.tag, processes) if part)
+
+
+def _row_lines(row: Row, groups: Sequence[Group], members: Sequence[Row]) -> list[str]:
+    group = row.group
+    name = group.arm or group.label
+    if row.rate.value is None:
+        return [f"{name}: n/a ({row.rate.reason})."]
+    runs = len(group.results)
+    batch = f"{row.batch_size} images per process and {row.global_batch_size} in all; " if row.batch_size else ""
+    measured = f"{batch}{runs} run{'s' if runs > 1 else ''}, {row.num_intervals} intervals, {row.num_steps} steps"
+    lines = [f"{name}: {with_interval(row.rate)} images/s ({measured})."]
+    for baseline in BASELINES:
+        base = next((m for m in members if m.group.arm == baseline), None)
+        if base is None or base is row or (name == "eager" and baseline == "kernel"):
+            continue
+        lines.append(f"{name} against {baseline}: {ratio_words(row.ratios[baseline])}.")
+        startup = _startup_words(row, base)
+        if startup:
+            lines.append(f"{name} against {baseline}: {startup}.")
+    losses = _loss_words(group, groups)
+    return [*lines, losses] if losses else lines
+
+
+def ratio_words(ratio: Estimate) -> str:
+    """Faster, slower, or neither; only a confidence interval can claim one of the first two."""
+    if ratio.value is None:
+        return f"n/a ({ratio.reason})"
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.3f} times its images/s, without a confidence interval ({ratio.reason}), so nothing is claimed"
+    numbers = f"{ratio.value:.3f} times its images/s, 95 % confidence interval {ratio.low:.3f} to {ratio.high:.3f}"
+    drawn = f"from {ratio.basis}"
+    if ratio.low > 1.0:
+        return f"faster ({numbers}, {drawn})"
+    if ratio.high < 1.0:
+        return f"slower ({numbers}, {drawn})"
+    return f"{NO_DIFFERENCE} ({numbers}, {drawn})"
+
+
+def _startup_words(row: Row, base: Row) -> str:
+    if row.startup_s is None or base.startup_s is None:
+        return ""
+    extra = row.startup_s - base.startup_s
+    words = f"start-up takes {number(row.startup_s)} s instead of {number(base.startup_s)} s"
+    ratio = row.ratios[base.group.arm]
+    steps = row.break_even[base.group.arm]
+    if extra <= 0:
+        return f"{words}, so there is nothing to pay back"
+    if ratio.high is not None and ratio.high < 1.0:
+        return f"{words}, which is never paid back, for its steps are slower"
+    if ratio.low is None or ratio.low <= 1.0:
+        return f"{words}; no gain is shown that could pay it back"
+    if steps is None or math.isinf(steps):
+        return words
+    return f"{words}, paid back after {steps:,.0f} steps"
+
+
+def _loss_words(group: Group, groups: Sequence[Group]) -> str:
+    base = baseline_of(group, groups, "eager") or baseline_of(group, groups, "kernel")
+    if base is None or base is group:
+        return ""
+    name = f"{group.arm or group.label} against {base.arm}"
+    parity = loss_parity(group.results[0], base.results[0])
+    if parity.reason:
+        return f"{name}: losses not compared, {parity.reason}."
+    largest = "" if parity.largest is None else (
+        f"; largest relative difference {parity.largest:.1e} at step {parity.largest_step}")
+    if parity.parts_at is not None:
+        return (f"{name}: the losses part at step {parity.parts_at}, by more than {parity.tolerance:.0e} "
+                f"({parity.num_common} common records{largest}).")
+    return f"{name}: the losses lie together within {parity.tolerance:.0e} ({parity.num_common} common records{largest})."
+
+
+def _cautions(runs: Sequence[Run], groups: Sequence[Group], rows: Sequence[Row]) -> list[str]:
+    lines = []
+    single = [row.group.label for row in rows if len(row.group.results) == 1]
+    if single:
+        lines.append(
+            f"A single run of {', '.join(single)}: how much runs differ from each other was not measured, and an "
+            "interval drawn from one run does not contain it."
+        )
+    interleaved = is_interleaved([run for run in runs if run.is_result])
+    if interleaved is False:
+        lines.append("The arms did not take turns, so that a drift of the machine would look like a difference.")
+    elif interleaved is None and len(rows) > 1:
+        lines.append("Not known to be interleaved: a drift of the machine would look like a difference.")
+    if any(row.group.params.get("device") == "cpu" for row in rows):
+        lines.append("Measured on a CPU: it says nothing about a GPU or another accelerator.")
+    for baseline in BASELINES:
+        if rows and not any(row.group.arm == baseline for row in rows):
+            lines.append(f"No {baseline} run, so that nothing is said against that baseline.")
+    lines += [f"{row.group.label}: {note}." for row in rows for note in row.notes]
+    lines += [f"Left out: {g.label}, run {run.run_id}: {run.why_not}." for g in groups for run in g.left_out]
+    return lines
+
+
+def _escape(text: str) -> str:
+    """Text as it is, in Markdown: a folder called <script> must not become one."""
+    return re.sub(r"([\\`*_\[\]|])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
