@@ -130,7 +130,9 @@ def write_run(
     write_json(run_dir / "env.json", {"python": "3.11.0", "torch": "2.9.1", "cpu": "Test CPU 3000"})
     for rank in range(config.world_size) if ranks is None else ranks:
         logger.create_logger(run_dir, rank)
-        start = start_values(config, run_id=run_id, rank=rank, total_steps=len(step_times), **(params or {}))
+        start = start_values(
+            config, **{"run_id": run_id, "rank": rank, "total_steps": len(step_times), **(params or {})}
+        )
         logger.log_record("start", **start)
         logger.log_params(start)
         if step_times:

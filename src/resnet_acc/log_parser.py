@@ -32,9 +32,27 @@ _KINDS = ("params", "startup", "metrics", "validation", "compilation")
 _METRICS = ("epoch", "step", "batch_size", "loss", "batch_time_s", "samples_per_s", "peak_mem_gib")
 # The others of a params line are text, though they may look like a number (a data folder called 007).
 _NUMERIC_PARAMS = frozenset(
-    """attempt rank world_size batch_size global_batch_size image_size num_classes num_train_images num_val_images
-    steps_per_epoch total_steps warmup_steps log_interval lr weight_decay seed workers dropped_images
-    flops_per_image""".split()
+    {
+        "attempt",
+        "rank",
+        "world_size",
+        "batch_size",
+        "global_batch_size",
+        "image_size",
+        "num_classes",
+        "num_train_images",
+        "num_val_images",
+        "steps_per_epoch",
+        "total_steps",
+        "warmup_steps",
+        "log_interval",
+        "lr",
+        "weight_decay",
+        "seed",
+        "workers",
+        "dropped_images",
+        "flops_per_image",
+    }
 )
 _SNAP = 0.01
 
@@ -196,7 +214,7 @@ def _steps_of(found: _Found) -> list[int]:
     usual = statistics.mode(gaps) if gaps else None
     covered: list[int] = []
     for number, (attempt, step) in enumerate(steps):
-        limit = found.log_intervals.get(attempt) or usual or max(step, 1)
+        limit = found.log_intervals.get(attempt) or usual or (max(step, 1) if number == 0 else 1)
         follows = number > 0 and steps[number - 1][0] == attempt and step > steps[number - 1][1]
         distance = step - steps[number - 1][1] if follows else max(step, 1)
         if number > 0 and step == steps[number - 1][1]:

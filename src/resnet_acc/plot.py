@@ -18,7 +18,7 @@ from resnet_acc.results.summary import Group, Row, baseline_of, group_runs, summ
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 12,
     "axes.titleweight": "bold",

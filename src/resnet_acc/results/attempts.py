@@ -32,7 +32,9 @@ class Attempts:
         return self.number
 
 
-def mark_warmup(intervals: Sequence[Interval], flags: Sequence[bool | None], warmup_steps: int | None) -> list[Interval]:
+def mark_warmup(
+    intervals: Sequence[Interval], flags: Sequence[bool | None], warmup_steps: int | None
+) -> list[Interval]:
     """Say of each interval, in the order written, whether it lies in warm-up.
 
     Args:

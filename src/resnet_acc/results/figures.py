@@ -95,7 +95,9 @@ def draw_step_time(ax: "Axes", groups: Sequence[Group]) -> None:
             good = [i for i in run.intervals if i.measured]
             _line(ax, [(i.step, i.step_time_s * 1e3) for i in good], look, group.label if number == 0 else None)
             rings = [i for i in run.compiled if i.measured]
-            ax.scatter([i.step for i in rings], [i.step_time_s * 1e3 for i in rings], s=110, fc="none", ec="black", zorder=5)
+            ax.scatter(
+                [i.step for i in rings], [i.step_time_s * 1e3 for i in rings], s=110, fc="none", ec="black", zorder=5
+            )
             seconds += [i.step_time_s for i in good]
             warm = max(warm, _end_of_warmup(run))
     if warm:
@@ -110,7 +112,7 @@ def _logarithmic(ax: "Axes") -> None:
 
     ax.set_yscale("log")
     low, high = ax.get_ylim()
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if high > 100 * low else (1.0, 2.0, 5.0)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     ax.yaxis.set_minor_formatter(NullFormatter())
 
@@ -133,8 +135,17 @@ def draw_loss(ax: "Axes", groups: Sequence[Group]) -> None:
             _line(ax, finite, look, f"{label} (no finite loss)" if label and not finite else label)
             if bad:
                 across = ax.get_xaxis_transform()
-                ax.plot(bad, [0.97] * len(bad), "x", color=look["color"], mew=2, ms=7, transform=across, zorder=6,
-                        label=None if marked else "not finite (nan or inf)")
+                ax.plot(
+                    bad,
+                    [0.97] * len(bad),
+                    "x",
+                    color=look["color"],
+                    mew=2,
+                    ms=7,
+                    transform=across,
+                    zorder=6,
+                    label=None if marked else "not finite (nan or inf)",
+                )
                 marked = True
             drawn = drawn or bool(run.intervals)
     _finish(ax, "Training loss", "cross-entropy, mean of each record", drawn)
@@ -150,7 +161,9 @@ def draw_memory(ax: "Axes", rows: Sequence[Row]) -> None:
         if row.peak_memory_gib is None:
             ax.text(largest * 0.02, place, "n/a", va="center", fontsize=9, style="italic")
             continue
-        ax.barh(place, row.peak_memory_gib, height=0.62, color=look["color"], hatch=look["hatch"], edgecolor="white", lw=0)
+        ax.barh(
+            place, row.peak_memory_gib, height=0.62, color=look["color"], hatch=look["hatch"], edgecolor="white", lw=0
+        )
         ax.barh(place, row.peak_memory_gib, height=0.62, fill=False, edgecolor="0.25", linewidth=0.8)
         ax.text(row.peak_memory_gib + largest * 0.02, place, f"{row.peak_memory_gib:.2f}", va="center", fontsize=9)
     ax.set_yticks(range(len(rows)), [plain(row.group.label) for row in rows])
@@ -174,6 +187,7 @@ def draw_scaling(ax: "Axes", rows: Sequence[Row]) -> None:
     """images/s over process counts with the efficiency at each point; the thin line is perfect scaling."""
     groups = [row.group for row in rows]
     counts: set[int] = set()
+    labels: dict[int, list[tuple[float, str]]] = {}
     for arm, members in scaling_series(rows).items():
         rates = {m.group.world_size or 1: m.rate.value or 0.0 for m in members}
         efficiency = scaling_efficiency(rates)
@@ -184,14 +198,19 @@ def draw_scaling(ax: "Axes", rows: Sequence[Row]) -> None:
         smallest = numbers[0]
         ax.plot(numbers, [rates[smallest] / smallest * n for n in numbers], ":", color=look["color"], lw=1, alpha=0.8)
         for n in numbers[1:]:
-            ax.annotate(f"{100 * efficiency[n]:.0f} %", (n, rates[n]), (7, 0), textcoords="offset points",
-                        fontsize=9, va="center")
+            labels.setdefault(n, []).append((rates[n], f"{100 * efficiency[n]:.0f} %"))
     _finish(ax, "Scaling over processes", "images/s, all processes", bool(counts), "upper left")
     ax.set_xlabel("processes (dotted: perfect scaling; %: efficiency)")
     if counts:
         ax.set_xticks(sorted(counts))
         ax.set_xlim(min(counts) - 0.15, max(counts) * 1.12 + 0.15)
         ax.set_ylim(bottom=0)
+        apart = ax.get_ylim()[1] / 22  # the height of a label, so that arms of like rates do not overwrite each other
+        for n, texts in labels.items():
+            height = -apart
+            for rate, text in sorted(texts):
+                height = max(rate, height + apart)
+                ax.annotate(text, (n, height), (7, 0), textcoords="offset points", fontsize=9, va="center")
 
 
 def _line(ax: "Axes", points: Sequence[tuple[float, float]], look: dict[str, Any], label: str | None) -> None:
@@ -203,9 +222,22 @@ def _line(ax: "Axes", points: Sequence[tuple[float, float]], look: dict[str, Any
             ax.plot([], [], color=look["color"], marker=look["marker"], linestyle=look["linestyle"], label=name)
         return
     x, y = zip(*points, strict=True)
-    sns.lineplot(x=list(x), y=list(y), ax=ax, color=look["color"], linestyle=look["linestyle"], label=name,
-                 marker=look["marker"], markevery=max(1, len(x) // 12), markersize=6, linewidth=1.6, errorbar=None,
-                 estimator=None, legend=False, alpha=1.0 if name is not None else 0.45)
+    sns.lineplot(
+        x=list(x),
+        y=list(y),
+        ax=ax,
+        color=look["color"],
+        linestyle=look["linestyle"],
+        label=name,
+        marker=look["marker"],
+        markevery=max(1, len(x) // 12),
+        markersize=6,
+        linewidth=1.6,
+        errorbar=None,
+        estimator=None,
+        legend=False,
+        alpha=1.0 if name is not None else 0.45,
+    )
 
 
 def _finish(ax: "Axes", title: str, y_label: str, drawn: bool, place: str = "best") -> None:
@@ -215,5 +247,4 @@ def _finish(ax: "Axes", title: str, y_label: str, drawn: bool, place: str = "bes
     if not drawn:
         ax.text(0.5, 0.5, "no records", transform=ax.transAxes, ha="center", va="center", style="italic")
     elif ax.get_legend_handles_labels()[1]:
-        ax.legend(fontsize=8.5, framealpha=0.9, handlelength=3.2, loc=place)
-
+        ax.legend(fontsize=8.5, framealpha=0.9, handlelength=3.2, loc=place)  # type: ignore[call-overload]

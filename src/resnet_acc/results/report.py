@@ -31,10 +31,26 @@ from resnet_acc.results.template import MEANINGS, PAGE
 from resnet_acc.results.verdict import verdict_sections
 
 COLUMNS = (
-    "arm", "processes", "batch per process", "batch in all", "dtype", "images/s [CI]", "CI drawn from",
-    "images/s per process", "ratio to eager [CI]", "ratio to kernel [CI]", "step ms", "start-up s", "compile s",
-    "break-even steps (eager / kernel)", "peak GiB", "top-1 %", "top-5 %", "MFU", "status",
-)  # fmt: skip
+    "arm",
+    "processes",
+    "batch per process",
+    "batch in all",
+    "dtype",
+    "images/s [CI]",
+    "CI drawn from",
+    "images/s per process",
+    "ratio to eager [CI]",
+    "ratio to kernel [CI]",
+    "step ms",
+    "start-up s",
+    "compile s",
+    "break-even steps (eager / kernel)",
+    "peak GiB",
+    "top-1 %",
+    "top-5 %",
+    "MFU",
+    "status",
+)
 
 
 @dataclass(frozen=True)
@@ -105,7 +121,9 @@ def _lost(entry: dict[str, Any]) -> Run:
         run_id=Path(str(entry.get("run_dir") or "")).name,
         arm=str(entry.get("arm") or ""),
         world_size=nproc if isinstance(nproc, int) else None,
-        status=RunStatus(status="failed" if status == "finished" else status, reason=str(entry.get("reason") or reason)),
+        status=RunStatus(
+            status="failed" if status == "finished" else status, reason=str(entry.get("reason") or reason)
+        ),
     )
 
 

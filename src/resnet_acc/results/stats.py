@@ -3,9 +3,11 @@
 All images are those of all ranks, all times seconds.
 """
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from resnet_acc.results.measured import Run
 
@@ -45,9 +47,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Spread:
-    """log(images/s) of a sample of windows: its value, squared standard error, and what it was drawn from."""
+    """Squared standard error of log(images/s) over a sample of units, and how many there are."""
 
-    log_rate: float
     variance: float
     num: int
 
@@ -68,7 +69,7 @@ def rate_estimate(runs: Sequence[Run]) -> Estimate:
     if len(samples) < 2:
         return Estimate(value, reason="fewer than 2 intervals")
     spread = _spread(samples)
-    low, high = _bounds(spread.log_rate, spread.variance, spread.num - 1)
+    low, high = _bounds(value, spread.variance, spread.num - 1)
     return Estimate(value, low, high, unit, (len(samples),))
 
 
@@ -94,7 +95,7 @@ def ratio_estimate(runs: Sequence[Run], baseline: Sequence[Run]) -> Estimate:
     freedom = 1.0
     if variance > 0:
         freedom = variance**2 / (a.variance**2 / (a.num - 1) + b.variance**2 / (b.num - 1))
-    low, high = _bounds(a.log_rate - b.log_rate, variance, freedom)
+    low, high = _bounds(rate / base, variance, freedom)
     return Estimate(rate / base, low, high, unit, (len(samples), len(base_samples)))
 
 
@@ -127,17 +128,23 @@ def _spread(samples: Sequence[tuple[float, float]]) -> _Spread:
         batch=max(1, 1_000_000 // num),
         vectorized=True,
         method="percentile",
-        rng=np.random.default_rng(0),  # the same runs give the same report
+        **{_seed_name(bootstrap): np.random.default_rng(0)},  # the same runs give the same report
     )
     variance = float(result.standard_error) ** 2 * num / (num - 1)
-    return _Spread(float(log_rate(np.arange(num))), variance, num)
+    return _Spread(variance, num)
 
 
-def _bounds(center: float, variance: float, freedom: float) -> tuple[float, float]:
+def _seed_name(function: Any) -> str:
+    """scipy 1.15 renamed the argument."""
+    return "rng" if "rng" in inspect.signature(function).parameters else "random_state"
+
+
+def _bounds(value: float, variance: float, freedom: float) -> tuple[float, float]:
+    """The interval about a value whose logarithm has that squared standard error."""
     from scipy.stats import t
 
-    half = float(t.ppf(0.5 + CONFIDENCE / 2, freedom)) * math.sqrt(variance)
-    return math.exp(center - half), math.exp(min(center + half, 700.0))
+    half = min(float(t.ppf(0.5 + CONFIDENCE / 2, freedom)) * math.sqrt(variance), 300.0)
+    return value * math.exp(-half), value * math.exp(half)
 
 
 def break_even_steps(extra_startup_s: float, baseline_step_s: float, step_s: float) -> float:
@@ -223,8 +230,11 @@ def loss_parity(run: Run, baseline: Run) -> Parity:
         return Parity(reason=f"batches differ ({run.global_batch_size} and {baseline.global_batch_size} images in all)")
     tolerance = max(PARITY_TOLERANCE.get(str(r.params.get("amp_dtype")), 1e-3) for r in (run, baseline))
     theirs_by_window = {(i.first, i.step): i.loss for i in baseline.intervals}
-    common = [(i.step, i.loss, theirs_by_window[i.first, i.step]) for i in run.intervals
-              if (i.first, i.step) in theirs_by_window]
+    common = [
+        (i.step, i.loss, theirs_by_window[i.first, i.step])
+        for i in run.intervals
+        if (i.first, i.step) in theirs_by_window
+    ]
     if not common:
         return Parity(reason="no common steps")
     largest, largest_step, parts_at = None, None, None

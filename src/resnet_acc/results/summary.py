@@ -1,4 +1,4 @@
-"""Repeats gathered into one line per arm and process count, against both baselines: what table, figures and verdict show."""
+"""Repeats gathered into one row per arm and process count, against both baselines, for table, figures and verdict."""
 
 import math
 from collections.abc import Sequence

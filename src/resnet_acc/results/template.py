@@ -67,23 +67,41 @@ dt { font-weight: 600; } dd { margin: 0 0 .4rem 1.2rem; }
 """
 
 MEANINGS = (
-    ("images/s", "Images of all processes over the seconds of the timed windows: total over total, never a mean of "
-     "rates. The device has finished its work at both edges of a window. Warm-up and windows in which something was "
-     "compiled are not in it."),
+    (
+        "images/s",
+        "Images of all processes over the seconds of the timed windows: total over total, never a mean of "
+        "rates. The device has finished its work at both edges of a window. Warm-up and windows in which something was "
+        "compiled are not in it.",
+    ),
     ("images/s per process", "images/s over the number of processes."),
     ("batch per process, in all", "batch_size counts per process; in all is batch_size times processes."),
-    ("ratio to eager, to kernel", "images/s over that of the baseline with the same number of processes. eager is plain "
-     "PyTorch, kernel is eager with channels_last, a fused optimizer and cudnn's search."),
-    ("95 % confidence interval", "By scipy.stats.bootstrap: drawn from runs where both arms have at least three, else "
-     "from intervals; the table says which. Intervals of a single run do not show how runs differ."),
+    (
+        "ratio to eager, to kernel",
+        "images/s over that of the baseline with the same number of processes. eager is plain "
+        "PyTorch, kernel is eager with channels_last, a fused optimizer and cudnn's search.",
+    ),
+    (
+        "95 % confidence interval",
+        "By scipy.stats.bootstrap: drawn from runs where both arms have at least three, else "
+        "from intervals; the table says which. Intervals of a single run do not show how runs differ.",
+    ),
     ("step ms", "Milliseconds of one step in the timed windows."),
-    ("start-up s", "From the start of the process: set-up, the first step, and what the other warm-up steps took "
-     "longer than steady ones. Median of the repeats."),
+    (
+        "start-up s",
+        "From the start of the process: set-up, the first step, and what the other warm-up steps took "
+        "longer than steady ones. Median of the repeats.",
+    ),
     ("compile s", "Compilation by the compiler's own account; 0 for arms that compile nothing."),
-    ("break-even steps", "Extra start-up over the time won per step, against eager and against kernel: from so many "
-     "steps on the arm has paid. never: its steps are not faster."),
+    (
+        "break-even steps",
+        "Extra start-up over the time won per step, against eager and against kernel: from so many "
+        "steps on the arm has paid. never: its steps are not faster.",
+    ),
     ("peak GiB", "Largest peak memory of one process."),
     ("top-1, top-5", "Percent of validation images right, each counted once; n/a where nothing was validated."),
-    ("MFU", "FLOPs of forward and backward of an image times images/s per process over the card's dense peak; n/a for "
-     "unknown cards and for CPUs. float32 is set against the TF32 peak."),
+    (
+        "MFU",
+        "FLOPs of forward and backward of an image times images/s per process over the card's dense peak; n/a for "
+        "unknown cards and for CPUs. float32 is set against the TF32 peak.",
+    ),
 )

@@ -80,7 +80,8 @@ def ratio_words(ratio: Estimate) -> str:
     if ratio.value is None:
         return f"n/a ({ratio.reason})"
     if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.3f} times its images/s, without a confidence interval ({ratio.reason}), so nothing is claimed"
+        reason = f"without a confidence interval ({ratio.reason}), so nothing is claimed"
+        return f"{ratio.value:.3f} times its images/s, {reason}"
     numbers = f"{ratio.value:.3f} times its images/s, 95 % confidence interval {ratio.low:.3f} to {ratio.high:.3f}"
     drawn = f"from {ratio.basis}"
     if ratio.low > 1.0:
@@ -116,12 +117,19 @@ def _loss_words(group: Group, groups: Sequence[Group]) -> str:
     parity = loss_parity(group.results[0], base.results[0])
     if parity.reason:
         return f"{name}: losses not compared, {parity.reason}."
-    largest = "" if parity.largest is None else (
-        f"; largest relative difference {parity.largest:.1e} at step {parity.largest_step}")
+    largest = (
+        ""
+        if parity.largest is None
+        else (f"; largest relative difference {parity.largest:.1e} at step {parity.largest_step}")
+    )
     if parity.parts_at is not None:
-        return (f"{name}: the losses part at step {parity.parts_at}, by more than {parity.tolerance:.0e} "
-                f"({parity.num_common} common records{largest}).")
-    return f"{name}: the losses lie together within {parity.tolerance:.0e} ({parity.num_common} common records{largest})."
+        return (
+            f"{name}: the losses part at step {parity.parts_at}, by more than {parity.tolerance:.0e} "
+            f"({parity.num_common} common records{largest})."
+        )
+    return (
+        f"{name}: the losses lie together within {parity.tolerance:.0e} ({parity.num_common} common records{largest})."
+    )
 
 
 def _cautions(runs: Sequence[Run], groups: Sequence[Group], rows: Sequence[Row]) -> list[str]:
