@@ -60,7 +60,7 @@ class RunConfig:
     lr: float | None = _option(None, "learning rate (none: 1e-3, or 1e-6 on synthetic data, whose labels are noise)")
     weight_decay: float = _option(0.01, "AdamW's decoupled weight decay")
     seed: int = _option(0, "seed of weights, data order and augmentation")
-    workers: int | None = _option(None, "loader processes per rank (none: the cores of a rank, at most 8)")
+    workers: int | None = _option(None, "loader processes per rank (none: a rank's share of the cores, at most 16; on a CPU, which also trains, one)")
     device: str = _option("auto", "auto: cuda where there is a GPU, else cpu", DEVICES)
     nnodes: int = _option(1, "machines")
     node_rank: int = _option(0, "number of this machine, from 0")
@@ -197,10 +197,10 @@ class RunConfig:
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # ResNet-18 at 64 px, so that four arms on one and two processes, compilation included, take minutes on two cores.
+    # ResNet-18 at 32 px, so that four arms on one and two processes, compilation included, take minutes on two cores.
     "quick": {
         "model": "resnet18",
-        "image_size": 64,
+        "image_size": 32,
         "batch_size": 16,
         "amp_level": "O1",
         "epochs": 2,
