@@ -23,7 +23,7 @@ REFUSED = 2
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m resnet_acc.launch_single_task") -> int:
     """Read the command line, run, and return the exit status."""
-    parser = build_parser(prog, "Train a ResNet by one arm on the devices of this machine, and leave the run's records.")
+    parser = build_parser(prog, "Train a ResNet by one arm on this machine's devices, and leave the run's records.")
     return run_command(lambda: _start(parser, sys.argv[1:] if arguments is None else arguments))
 
 

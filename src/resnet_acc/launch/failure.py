@@ -18,6 +18,7 @@ _BLOCK = re.compile(
     r"  exitcode +: (?P<exitcode>-?\d+) .*\n  error_file *: .*\n(?:  traceback +: (?P<traceback>.*))?",
     re.MULTILINE,
 )
+_ERROR_LINE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout)\b")
 # What a rank says when another one went away: a consequence, never the cause.
 _CONSEQUENCE = re.compile(
     r"closed by peer|reset by peer|broken pipe|DistBackendError|DistNetworkError|DistStoreError|ncclRemoteError|"
@@ -124,7 +125,7 @@ def _error_of(run: RunFolder, failure: RankFailure) -> str:
     for source in (_stderr(run, failure.rank), run.path / str(failure.rank) / "log"):
         lines = clean_lines(read_tail(source, 50_000)) if source else []
         if any(line.startswith("Traceback ") for line in lines):
-            errors = [line for line in lines if re.match(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout)\b", line)]
+            errors = [line for line in lines if _ERROR_LINE.match(line)]
             return errors[-1] if errors else lines[-1]
     return ""
 

@@ -1,4 +1,4 @@
-"""The command line of launch_single_task, made from RunConfig's fields: one place where an option's help and default stand."""
+"""The command line of launch_single_task, made from RunConfig's fields, where each option's help and default stand."""
 
 import argparse
 import dataclasses
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from resnet_acc.config import PRESETS, RunConfig
+from resnet_acc.config import PRESETS, RunConfig, preset_config
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.ASCII | re.IGNORECASE)
@@ -47,7 +47,7 @@ def build_parser(prog: str, description: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--preset",
-        choices=tuple(PRESETS),
+        metavar="{" + ",".join(PRESETS) + "}",
         help="values to start from, which the other options override (default: none of them)",
     )
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and do not train")
@@ -88,9 +88,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Options:
         values["output"] = os.path.abspath(os.path.expanduser(values["output"]))
     if values.get("data", "mock") not in _KEYWORDS_OF_DATA and values["data"].strip():
         values["data"] = os.path.abspath(os.path.expanduser(values["data"]))
-    preset = PRESETS[given["preset"]] if "preset" in given else {}
     try:
-        config = RunConfig.from_json({**preset, **values})
+        config = preset_config(given["preset"], **values) if "preset" in given else RunConfig(**values)
     except ValueError as error:
         raise OptionError(str(error)) from None
     extra = {name: value for name, value in given.items() if name not in fields}
@@ -132,8 +131,8 @@ def _unknown(parser: argparse.ArgumentParser, argument: str) -> str:
         return f"unexpected argument {argument!r}; options begin with --, and --help lists them"
     names = {_plain(known): known for known in parser._option_string_actions if known.startswith("--")}
     plain = _plain(name).lower()
-    nearest = difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
-    nearest = nearest or [known for known in names if known.startswith(plain) and len(plain) > 2][:1]
+    nearest = [known for known in names if known.startswith(plain) and len(plain) > 2]
+    nearest = nearest or difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
     hint = f"did you mean {names[nearest[0]]}? " if nearest else ""
     return f"unknown option {name!r}; {hint}--help lists them all"
 

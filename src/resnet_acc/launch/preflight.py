@@ -19,7 +19,7 @@ PROBE_SECONDS = 60
 
 @dataclass(frozen=True)
 class Preflight:
-    """What a run will use: "cpu", "cuda" or "tpu", its name as a folder's part, GPUs (on a CPU: cores), and warnings."""
+    """What a run will use: "cpu", "cuda" or "tpu", its name as a folder's part, its GPUs (or cores), and warnings."""
 
     device: str
     device_name: str
@@ -116,8 +116,8 @@ def _why_not_torchacc(environment: dict[str, Any], device: str) -> str | None:
     xla = environment["torch_xla"]
     if device == "cuda":
         return (
-            f"torchacc on cuda needs Alibaba's torchacc.torch_xla ({vendor}); torch_xla {xla or 'of the public index'} has "
-            "no NVIDIA GPU since 2.8; use the vendor's image, or --device=cpu, or --compiler=inductor"
+            f"torchacc on cuda needs Alibaba's torchacc.torch_xla ({vendor}); torch_xla {xla or 'of the public index'} "
+            "has no NVIDIA GPU since 2.8; use the vendor's image, or --device=cpu, or --compiler=inductor"
         )
     if xla is None:
         wanted = ".".join(map(str, version(torch)))
@@ -128,7 +128,7 @@ def _why_not_torchacc(environment: dict[str, Any], device: str) -> str | None:
         )
     if version(xla) != version(torch):
         wanted = ".".join(map(str, version(torch)))
-        return f"torchacc needs torch_xla {wanted} beside torch {torch}, and this is {xla}; install torch_xla=={wanted}.*"
+        return f"torchacc needs torch_xla {wanted} beside torch {torch}, not {xla}; install torch_xla=={wanted}.*"
     return None
 
 
@@ -151,11 +151,19 @@ def check(config: RunConfig, environment: dict[str, Any]) -> Preflight:
     reason = runnable_arms(environment, device)[config.arm]
     if reason is not None:
         raise ValueError(reason)
+    if config.arm == "torchacc" and environment["torchacc"] is None and "Alibaba" in _error(environment, "torchacc"):
+        warnings.append(_error(environment, "torchacc"))
+    if config.arm == "torchacc" and config.amp_dtype == "float16":
+        raise ValueError("amp_dtype is 'float16' and torchacc has no loss scaling for it; use --amp_dtype=bfloat16")
     _check_output(config)
     _check_port(config)
     _check_data(config, warnings)
     name = machine.gpu_slug(environment["cuda"]["names"][0]) if device == "cuda" else device
     return Preflight(device, name, num_devices, warnings)
+
+
+def _error(environment: dict[str, Any], name: str) -> str:
+    return str(environment.get("errors", {}).get(name, ""))
 
 
 def _check_devices(config: RunConfig, environment: dict[str, Any], device: str, warnings: list[str]) -> int:
@@ -198,7 +206,7 @@ def _check_port(config: RunConfig) -> None:
     if config.node_rank or (port is None and config.nnodes == 1):
         return
     port = 29500 if port is None else port
-    mend = "leave --master_port out for a free one" if config.nnodes == 1 else "give another --master_port on every machine"
+    mend = "leave --master_port out for a free one" if config.nnodes == 1 else "give every machine another one"
     try:
         free = machine.port_is_free(port)
     except PermissionError:
@@ -223,7 +231,7 @@ def _steps_per_epoch(config: RunConfig) -> int:
     from resnet_acc.datasets.folder import count_images
 
     folder = project_root() / "data" / "mock_imagenet" if config.data == "mock" else Path(config.data)
-    mend = "make it with: resnet-acc data mock" if config.data == "mock" else "give the folder that holds train/ and val/"
+    mend = "make it with: resnet-acc data mock" if config.data == "mock" else "give the folder that holds train/"
     if not folder.is_dir():
         raise ValueError(f"data {config.data!r}: {folder} is no folder; {mend}")
     try:
@@ -236,7 +244,5 @@ def _steps_per_epoch(config: RunConfig) -> int:
     if steps == 0:
         most = images // config.world_size
         fit = f"use --batch_size={most} or less, or more images" if most else "use fewer processes, or more images"
-        raise ValueError(
-            f"{images} images < batch {config.batch_size} x {config.world_size} processes: 0 steps; {fit}"
-        )
+        raise ValueError(f"{images} images < batch {config.batch_size} x {config.world_size} processes: 0 steps; {fit}")
     return steps

@@ -107,7 +107,7 @@ class Progress:
     def summary(self, peak_memory_gib: float | None) -> str:
         """Rate after warm-up, start-up and peak memory."""
         rate = self.images_per_s
-        shown = "n/a (0 steps after warm-up)" if rate is None else f"{rate:,.1f} images/s over {self._timed_steps} steps"
+        shown = f"{rate:,.1f} images/s over {self._timed_steps} steps" if rate else "n/a (0 steps after warm-up)"
         startup = "n/a" if self.startup_s is None else f"{self.startup_s:.1f} s"
         memory = "n/a" if peak_memory_gib is None else f"{peak_memory_gib:.2f} GiB"
         return f"{shown}, start-up {startup}, peak memory {memory} per process"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from resnet_acc.config import COMPILERS, RunConfig
-from resnet_acc.launch import machine, preflight, processes
+from resnet_acc.launch import guard, machine, preflight, processes
 from resnet_acc.launch.failure import Failure, find_failure, signal_name
 from resnet_acc.launch.folder import ELASTIC_FOLDER, RunFolder
 from resnet_acc.launch.preflight import Preflight
@@ -34,8 +34,10 @@ of an error, but takes a rank that left with exit status 0 for a finished one, a
 LEAVE_SECONDS = 60.0
 """How long a rank may take to leave after its end record, before it is ended."""
 
-_SCRUBBED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-_SCRUBBED += ("GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "NODE_RANK")
+_SCRUBBED = frozenset(
+    "MASTER_ADDR MASTER_PORT RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK "
+    "ROLE_WORLD_SIZE ROLE_NAME NODE_RANK".split()
+)
 _SCRUBBED_PREFIXES = ("TORCHELASTIC_", "PET_")  # PET_NNODES and the like are torchrun's own defaults
 
 Echo = Callable[[str], None]
@@ -86,18 +88,19 @@ def launch(
         environment = preflight.probe(quick=config.arm != "torchacc")
     checked = preflight.check(config, environment) if checked is None else checked
     echo = _unbreakable(echo)
-    with _signals() as received, processes.adopting():
+    with signals_collected() as received, processes.adopting():
         run = RunFolder(config, checked, environment)
         echo(f"{RUN_FOLDER_LINE}{run.path}")
         for warning in checked.warnings:
             echo(f"warning: {warning}")
         command = agent_command(config, run.path, trainer or os.environ.get(TRAINER_VARIABLE) or TRAINER)
-        supervision = _Supervision(config, run, echo)
-        try:
-            supervision.run(command, child_environment(config, checked, run.run_id), received, stop)
-        finally:
-            supervision.end()
-        return supervision.conclude()
+        with guard.guarded(run.path):
+            supervision = _Supervision(config, run, echo)
+            try:
+                supervision.run(command, child_environment(config, checked, run.run_id), received, stop)
+            finally:
+                supervision.end()
+            return supervision.conclude()
 
 
 def agent_command(config: RunConfig, run_dir: Path, trainer: str = TRAINER) -> list[str]:
@@ -174,7 +177,8 @@ class _Supervision:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._exit_code = self._agent.wait(POLL_SECONDS)
                 self._watch.poll()
-                if self._watch.seconds_since_loss() > LOST_RANK_SECONDS or self._watch.seconds_since_end() > LEAVE_SECONDS:
+                lost, over = self._watch.seconds_since_loss(), self._watch.seconds_since_end()
+                if lost > LOST_RANK_SECONDS or over > LEAVE_SECONDS:
                     return
                 if time.monotonic() >= next_line:
                     next_line = time.monotonic() + STATUS_SECONDS
@@ -205,7 +209,9 @@ class _Supervision:
             self._finish("interrupted", exit_code=128 + self._signal, reason=reason)
             raise RunInterrupted(self._signal, self._folder.path)
         if self._error is not None:
-            self._finish("failed", exit_code=1, reason=f"the launcher failed: {self._error!r}")
+            status = self._finish("failed", exit_code=1, reason=f"the launcher failed: {self._error!r}")
+            if isinstance(self._error, Exception):
+                raise RunFailed(status, self._folder.path) from self._error
             raise self._error
         failure = self._failure()
         if failure is not None:
@@ -240,7 +246,7 @@ class _Supervision:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
+def signals_collected() -> Iterator[list[int]]:
     """Collect SIGINT, SIGTERM and SIGHUP instead of acting on them: a second one must not break off the tidying up.
 
     A SIGHUP that is ignored already stays so: that is what nohup means. Outside the main thread nothing is changed.
