@@ -1,10 +1,10 @@
 """Stands in for a rank in tests of the launcher: python -m fake_trainer RUN_DIR, started by the real torchrun.
 
-Writes what a rank writes, without torch. FAKE_FAULT is RANK:KIND, the fault of one rank at step FAKE_AT (default 3):
-    raise | exit3 | exit0 | sigkill | sigterm_deaf | hang | hang_at_end | import_error
+Writes what a rank writes, without torch. FAKE_FAULT is RANK:KIND,..., the faults of ranks at step FAKE_AT (default 3):
+    raise | exit3 | exit0 | sigkill | peer_closed | deaf (waits, deaf to SIGTERM) | wait | hang_at_end | import_error
 FAKE_STEPS is the number of steps (10), FAKE_STEP_S the seconds of each (0.01), FAKE_SPAWN what each rank starts at its
 first step: "plain" (a child), "session" (one in a session of its own), "orphan" (one whose parent ends at once, with an
-empty environment and deaf to SIGTERM). A rank that waits for a lost one goes on waiting with FAKE_PEERS=wait.
+empty environment). All of these are deaf to SIGTERM. With FAKE_PIDS, each process writes its pid into a file below it.
 """
 
 import ctypes
@@ -20,16 +20,22 @@ from pathlib import Path
 from resnet_acc.config import RunConfig
 from resnet_acc.logger import create_logger, log_metrics, log_params, log_record
 
-SLEEPER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-ORPHAN = "import os, sys; os.fork() and os._exit(0); os.setsid(); " + SLEEPER
+SLEEPER = """
+import os, signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+Path(sys.argv[1]).write_text(str(os.getpid()))
+time.sleep(600)
+"""
+ORPHAN = f"import os; os.fork() and os._exit(0); os.setsid(){SLEEPER}"
 
 
 def main() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
     run_dir, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     config = RunConfig.from_json(json.loads((run_dir / "config.json").read_text(encoding="utf-8")))
-    fault_rank, _, fault = os.environ.get("FAKE_FAULT", ":").partition(":")
-    fault = fault if fault_rank == str(rank) else ""
+    faults = dict(item.split(":") for item in os.environ.get("FAKE_FAULT", "").split(",") if item)
+    fault = faults.get(str(rank), "")
     if fault == "import_error":
         raise ImportError("libfake.so: cannot open shared object file")
     logger = create_logger(run_dir, rank)
@@ -65,9 +71,9 @@ def train(config: RunConfig, run_id: str, rank: int, fault: str) -> None:
     }
     log_record("start", **start)
     log_params(start)
-    spawn(os.environ.get("FAKE_SPAWN", ""))
-    if os.environ.get("FAKE_WAIT_FILE"):
-        Path(f"{os.environ['FAKE_WAIT_FILE']}.{rank}").write_text(str(os.getpid()), encoding="utf-8")
+    spawn(os.environ.get("FAKE_SPAWN", ""), rank)
+    if os.environ.get("FAKE_PIDS"):
+        Path(os.environ["FAKE_PIDS"], f"rank-{rank}").write_text(str(os.getpid()), encoding="utf-8")
     log_record("startup", setup_s=1.5, first_step_s=2.0, compile_s=0.0, compilations=0)
     images = config.global_batch_size
     for step in range(1, num_steps + 1):
@@ -104,18 +110,22 @@ def fail(fault: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "peer_closed":
         raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:41234")
-    if fault == "hang":
+    if fault == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if fault in ("deaf", "wait"):
         time.sleep(600)
 
 
-def spawn(kind: str) -> None:
-    if kind == "plain":
-        subprocess.Popen([sys.executable, "-c", SLEEPER])
-    elif kind == "session":
-        subprocess.Popen([sys.executable, "-c", SLEEPER], start_new_session=True)
-    elif kind == "orphan":
-        subprocess.run([sys.executable, "-c", ORPHAN], env={}, check=True)
+def spawn(kind: str, rank: int) -> None:
+    if not kind:
+        return
+    pid_file = Path(os.environ["FAKE_PIDS"], f"spawned-{rank}")
+    if kind == "orphan":
+        subprocess.run([sys.executable, "-c", ORPHAN, str(pid_file)], env={}, check=True)
+    else:
+        subprocess.Popen([sys.executable, "-c", SLEEPER, str(pid_file)], start_new_session=kind == "session")
+    while not pid_file.exists() or not pid_file.read_text():
+        time.sleep(0.01)
 
 
 if __name__ == "__main__":

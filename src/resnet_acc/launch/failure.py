@@ -102,7 +102,8 @@ def _describe(run: RunFolder, failure: RankFailure, error: str) -> Failure:
         name = signal_name(-failure.exit_code)
         hint = " (often: the machine ran out of memory)" if name == "SIGKILL" else ""
         return Failure(rank, f"rank {rank} was killed by {name}{hint}", last_lines(run, rank))
-    said = error or f"exit status {failure.exit_code}, and no error was written"
+    named = error and not error.startswith("SystemExit")
+    said = error if named else f"exit status {failure.exit_code}, and no error was written"
     return Failure(rank, f"rank {rank} failed: {said}", last_lines(run, rank))
 
 

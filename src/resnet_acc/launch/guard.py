@@ -1,7 +1,7 @@
 """Waits beside a launcher and ends its run where the launcher was killed before it could.
 
 A rank asks Linux to be killed with its parent, but only once torch is imported, and what a rank started has asked for
-nothing. python -m resnet_acc.launch.guard RUN_DIR; the launcher holds the other end of stdin, and writes DONE when it is.
+nothing. python -m resnet_acc.launch.guard RUN_DIR: the launcher holds the other end of stdin and at its end writes DONE.
 """
 
 import contextlib

@@ -34,11 +34,10 @@ of an error, but takes a rank that left with exit status 0 for a finished one, a
 LEAVE_SECONDS = 60.0
 """How long a rank may take to leave after its end record, before it is ended."""
 
-_SCRUBBED = frozenset(
-    "MASTER_ADDR MASTER_PORT RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK "
-    "ROLE_WORLD_SIZE ROLE_NAME NODE_RANK".split()
-)
-_SCRUBBED_PREFIXES = ("TORCHELASTIC_", "PET_")  # PET_NNODES and the like are torchrun's own defaults
+_SCRUBBED = {"MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "NODE_RANK"} | {
+    f"{kind}{name}" for kind in ("", "LOCAL_", "GROUP_", "ROLE_") for name in ("RANK", "WORLD_SIZE")
+}
+_SCRUBBED_PREFIXES = ("TORCHELASTIC_", "PET_")  # PET_NNODES: torchrun's own default
 
 Echo = Callable[[str], None]
 
