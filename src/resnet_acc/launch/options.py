@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from resnet_acc.config import PRESETS, RunConfig, preset_config
 
-_WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+_WHOLE = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.ASCII | re.IGNORECASE)
 _KEYWORDS_OF_DATA = ("mock", "synthetic")
 

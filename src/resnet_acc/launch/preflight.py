@@ -15,6 +15,8 @@ from resnet_acc.files import project_root
 from resnet_acc.launch import machine
 
 PROBE_SECONDS = 60
+RANK_GIB = 0.3
+"""Memory that a process takes at the least: torch and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,12 @@ def _check_devices(config: RunConfig, environment: dict[str, Any], device: str, 
     if device == "tpu" and not environment["tpu"]:
         raise ValueError("device is 'tpu' but no TPU is visible here; use --device=cpu")
     cores = machine.num_cores()
+    most = max(cores, int(machine.memory_gib() / RANK_GIB))
+    if asked > most:
+        raise ValueError(
+            f"nproc_per_node is {asked}, and {machine.memory_gib():.1f} GiB of memory hold at most {most} processes; "
+            f"give --nproc_per_node={cores}"
+        )
     if device == "cpu" and asked > cores:
         warnings.append(f"{asked} processes > {cores} cores: they will wait for each other, and rates say little")
     return cores
