@@ -52,7 +52,10 @@ def test_every_field_is_an_option_in_both_spellings_with_its_default_in_the_help
         assert config_of(*arguments) == RunConfig(**values)
     text = " ".join(build_parser("launch", "test").format_help().split())
     shown = {True: "yes", False: "no", None: "none"}.get(spec.default, spec.default)
-    assert f"(default: {shown})" in text[text.index(f"--{spec.name.replace('_', '-')}" if kind is bool else f"--{spec.name} ") :]
+    assert (
+        f"(default: {shown})"
+        in text[text.index(f"--{spec.name.replace('_', '-')}" if kind is bool else f"--{spec.name} ") :]
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,6 +149,8 @@ def test_unknown_options_raise_for_callers() -> None:
 
 def test_importing_the_launcher_imports_no_torch() -> None:
     modules = "resnet_acc, resnet_acc.cli, resnet_acc.launch_single_task, resnet_acc.launch.notebook, "
-    modules += "resnet_acc.launch.compare, resnet_acc.launch.parameters, resnet_acc.launch.doctor, resnet_acc.launch.guard"
+    modules += (
+        "resnet_acc.launch.compare, resnet_acc.launch.parameters, resnet_acc.launch.doctor, resnet_acc.launch.guard"
+    )
     code = f"import sys, {modules}; assert not [m for m in sys.modules if m.split('.')[0] in ('torch', 'torch_xla')]"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ})
