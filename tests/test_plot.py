@@ -106,7 +106,7 @@ def test_losses_that_are_all_nan_stand_beside_a_good_run(tmp_path: Path) -> None
     for runs in ([bad, good], [bad]):
         drawn = texts(plot("nan", [], runs))
         assert "loss not finite in 5 of 5 records" in drawn
-        assert "not finite (nan or inf)" in drawn
+        assert "not finite, or off scale" in drawn
     assert (tmp_path / "figures" / "nan.png").stat().st_size > 10_000
 
 
@@ -138,6 +138,17 @@ def test_labels_name_runs_that_do_not_know_their_arm(tmp_path: Path) -> None:
     figure = plot("foreign", ["mine", "theirs"], runs)
     names = [text.get_text() for text in figure.axes[0].get_yticklabels()]
     assert names == ["mine", "theirs"]
+
+
+def test_the_articles_cell_with_suffixes_of_another_making(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "INFO metrics epoch=0 step={} batch_size=8 loss=1.0 batch_time_s=0.1 samples_per_s=80.0 peak_mem_gib=1.0\n"
+    text = "".join("2026-12-01 12:00:00,123 " + line.format(step) for step in (1, 2, 3))
+    for place in ("base/r1", "base/r2", "opt/r1"):
+        write_log(tmp_path / "output" / "resnet50" / "v100_O1" / place, text)
+    names = run_cell(tmp_path, monkeypatch)
+    bars = [text.get_text() for text in names["figure"].axes[0].get_yticklabels()]  # type: ignore[attr-defined]
+    assert bars == ["base", "opt"]
+    assert (tmp_path / "output" / "figures" / "resnet50_v100_O1.png").is_file()
 
 
 def test_a_title_stays_in_the_figures_folder_and_no_name_is_a_formula(tmp_path: Path) -> None:

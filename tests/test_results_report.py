@@ -135,6 +135,18 @@ def test_runs_without_finite_losses_or_rate_make_a_report(tmp_path: Path) -> Non
     assert "no run finished" in empty.text
 
 
+def test_absurd_numbers_of_a_damaged_record_are_not_believed(tmp_path: Path) -> None:
+    for name, value in (("images", 1e300), ("step_time_s", 1e-320), ("peak_memory_gib", 1e300), ("loss", 1e300)):
+        run_dir = write_run(tmp_path / name, config_of(), [0.1] * 5)
+        with open(run_dir / "0" / "metrics.jsonl", "a", encoding="utf-8") as stream:
+            record = {"event": "interval", "step": 6, "steps": 1, "images": 64, "step_time_s": 0.1, "warmup": False}
+            stream.write(json.dumps({**record, name: value}) + "\n")
+        run = load_run(run_dir)
+        assert run.images_per_s == pytest.approx(640.0)
+        assert run.peak_memory_gib == 1.5
+        write_report([run_dir], tmp_path / name / "report", "t")
+
+
 def test_a_comparison_lists_what_was_skipped_and_lost(tmp_path: Path) -> None:
     output = tmp_path / "output"
     run_dir = write_run(output, config_of(), [0.1] * 5)

@@ -149,6 +149,7 @@ def _read_message(found: _Found, kind: str, rest: str) -> bool:
         found.compilations[step] = optional_count(numbers, "compilations") or 0
     elif all(name in numbers for name in _METRICS):
         found.metrics.append((found.attempts.see(step), numbers))
+        found.error = None  # it went on
     else:
         return False
     return True

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resnet_acc.files import write_atomically
+from resnet_acc.log_parser import ParsedLog
 from resnet_acc.results.attempts import rank_folders
 from resnet_acc.results.measured import Run
 from resnet_acc.results.runs import walk_runs
@@ -63,7 +64,7 @@ def plot(title: str, label: Sequence[str], api_data: Sequence[Run]) -> "Figure":
     labels = list(label) if len(label) == len(api_data) else None
     groups = group_runs(api_data, labels)
     figure = draw(title, groups)
-    folder = _figures_folder(api_data)
+    folder = _figures_folder(title, api_data)
     if folder is not None:
         save(figure, folder, title)
     _show(figure)
@@ -229,15 +230,20 @@ def _add_note(figure: "Figure", text: str) -> None:
     note.set_in_layout(True)
 
 
-def _figures_folder(data: Sequence[Run]) -> Path | None:
-    """<output>/figures of the tree the runs lie in, else the folder of the first run's log."""
+def _figures_folder(title: str, data: Sequence[Run]) -> Path | None:
+    """<output>/figures of the tree the runs lie in, else beside the first run."""
     for run in data:
         if run.output is not None:
             return run.output / "figures"
     for run in data:
-        place = getattr(run, "path", None) or run.run_dir
-        if place is not None:
-            return Path(place).absolute().parent / "figures"
+        folder = run.run_dir or (run.path.absolute().parent if isinstance(run, ParsedLog) else None)
+        if folder is None:
+            continue
+        above = folder.parents
+        # Suffixes of another making: the title tells that the folders above are <model>/<tag>.
+        if len(above) > 3 and title == f"{above[2].name}_{above[1].name}":
+            return above[3] / "figures"
+        return folder / "figures"
     return None
 
 

@@ -65,14 +65,14 @@ def describe_place(run: Run, run_dir: Path) -> None:
     """Fill in what the place <output>/<model>/<tag>/<suffix>/<run_id> says of a run."""
     run.run_dir = run_dir
     run.run_id = run.run_id or run_dir.name
-    parts = run_dir.absolute().parts
-    if len(parts) < 6:
-        return
-    arm, _, processes = parts[-2].rpartition("_x")
-    if not arm or not (processes.isascii() and processes.isdigit()):
-        return  # not our tree; the folder names mean something else
     run.run_dir = run_dir.absolute()
-    model, run.tag, run.suffix = parts[-4], parts[-3], parts[-2]
+    parts = run.run_dir.parts
+    run.suffix = run.run_dir.parent.name
+    arm, _, processes = run.suffix.rpartition("_x")
+    if len(parts) < 6 or not arm or not (processes.isascii() and processes.isdigit()):
+        return  # not a suffix of ours; the folders above may mean anything
+    run.in_tree = True
+    model, run.tag = parts[-4], parts[-3]
     run.model = run.model or model
     run.arm = run.arm or arm
     if run.world_size is None and 0 < int(processes[:9]) < 10**6:

@@ -1,6 +1,5 @@
 """The single panels, each drawn on axes that the caller gives. No arm is told apart by colour alone."""
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,10 @@ _OTHER_LOOKS = ((7, "\\\\\\", "v"), (3, "++", "P"), (5, "oo", "X"), (8, "--", "*
 _LINES = ("-", "--", ":", "-.")
 LOG_SCALE_FROM = 8.0
 """A range of step times as wide as this is drawn on a logarithmic axis, or compilation would flatten the rest."""
+
+
+LARGEST_LOSS = 1e4
+"""A cross-entropy beyond this has diverged; drawn to scale it would flatten every other curve."""
 
 
 def plain(text: str, longest: int = 48) -> str:
@@ -66,6 +69,7 @@ def draw_throughput(ax: "Axes", rows: Sequence[Row]) -> None:
     ax.set_ylim(len(rows) - 0.45, -0.55)
     ax.set_xlim(0, longest * 1.55)
     ax.set_xlabel("images/s, all processes (error bar: 95 % confidence interval)")
+    ax.xaxis.set_major_formatter("{x:,g}")
     ax.set_title("Training throughput after warm-up")
     ax.grid(axis="y", visible=False)
 
@@ -88,18 +92,19 @@ def draw_step_time(ax: "Axes", groups: Sequence[Group]) -> None:
     """Seconds of a step over the steps, warm-up shaded, windows that compiled ringed."""
     shown = [g for g in groups if g.results]
     seconds: list[float] = []
+    rings: list[tuple[float, float]] = []
     warm = 0
     for group in shown:
         look = look_of(group, shown)
         for number, run in enumerate(group.results):
             good = [i for i in run.intervals if i.measured]
             _line(ax, [(i.step, i.step_time_s * 1e3) for i in good], look, group.label if number == 0 else None)
-            rings = [i for i in run.compiled if i.measured]
-            ax.scatter(
-                [i.step for i in rings], [i.step_time_s * 1e3 for i in rings], s=110, fc="none", ec="black", zorder=5
-            )
+            rings += [(i.step, i.step_time_s * 1e3) for i in run.compiled if i.measured]
             seconds += [i.step_time_s for i in good]
             warm = max(warm, _end_of_warmup(run))
+    if rings:
+        x, y = zip(*rings, strict=True)
+        ax.scatter(x, y, s=110, fc="none", ec="black", zorder=5, label="compiled (not timed)")
     if warm:
         ax.axvspan(0, warm, color="0.5", alpha=0.18, lw=0, zorder=0, label="warm-up (not timed)")
     if seconds and max(seconds) > LOG_SCALE_FROM * min(seconds):
@@ -123,14 +128,14 @@ def _end_of_warmup(run: Run) -> int:
 
 
 def draw_loss(ax: "Axes", groups: Sequence[Group]) -> None:
-    """Loss curves of all arms; a cross at the upper edge marks a record whose loss is nan or inf."""
+    """Loss curves of all arms; a cross at the upper edge marks a record whose loss is nan, inf or off scale."""
     shown = [g for g in groups if g.results]
     drawn = marked = False
     for group in shown:
         look = look_of(group, shown)
         for number, run in enumerate(group.results):
-            finite = [(i.step, i.loss) for i in run.intervals if math.isfinite(i.loss)]
-            bad = [i.step for i in run.intervals if not math.isfinite(i.loss)]
+            finite = [(i.step, i.loss) for i in run.intervals if abs(i.loss) <= LARGEST_LOSS]
+            bad = [i.step for i in run.intervals if not abs(i.loss) <= LARGEST_LOSS]
             label = group.label if number == 0 else None
             _line(ax, finite, look, f"{label} (no finite loss)" if label and not finite else label)
             if bad:
@@ -144,7 +149,7 @@ def draw_loss(ax: "Axes", groups: Sequence[Group]) -> None:
                     ms=7,
                     transform=across,
                     zorder=6,
-                    label=None if marked else "not finite (nan or inf)",
+                    label=None if marked else "not finite, or off scale",
                 )
                 marked = True
             drawn = drawn or bool(run.intervals)

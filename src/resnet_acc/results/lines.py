@@ -11,6 +11,23 @@ MAX_COUNT = 2**53
 """Largest step or count believed in: above it a float no longer tells two neighbours apart."""
 
 
+MAX_SECONDS = 1e8
+"""Longest time believed in (three years); a damaged record can hold any number."""
+
+MIN_SECONDS = 1e-7
+"""Shortest time of a step believed in."""
+
+MAX_GIB = 1e6
+"""Most memory of one process believed in."""
+
+
+def known_seconds(value: Any) -> float | None:
+    """A time from a record, or None where it is none that can be."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
+        return None
+    return float(value)
+
+
 def split_lines(stream: IO[bytes]) -> Iterator[tuple[bytes, bool]]:
     """Yield (line without its end, whether it is whole); a line longer than MAX_LINE comes as (b"", False).
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from resnet_acc.results.lines import MAX_COUNT, MAX_GIB, MAX_SECONDS, MIN_SECONDS, known_seconds
 from resnet_acc.results.status import RunStatus
 
 NOT_TIMED = "n/a (0 steps after warm-up)"
@@ -49,7 +50,7 @@ class Interval:
     @property
     def measured(self) -> bool:
         """Whether it has images and a time that a rate can be made of."""
-        return 0 < self.images < math.inf and 0 < self.seconds < math.inf
+        return 1 <= self.images <= MAX_COUNT and self.step_time_s >= MIN_SECONDS and self.seconds <= MAX_SECONDS
 
 
 def part_of(interval: Interval, first: int, step: int) -> Interval:
@@ -106,13 +107,17 @@ class Steady:
 
 @dataclass
 class Run:
-    """One run of one arm. Names that its files do not tell are "" and numbers None."""
+    """One run of one arm. Names that its files do not tell are "" and numbers None.
+
+    `in_tree`: its folder lies in <output>/<model>/<tag>/<arm>_x<processes>/; else `suffix` is only its folder's name.
+    """
 
     run_dir: Path | None = None
     model: str = ""
     tag: str = ""
     suffix: str = ""
     run_id: str = ""
+    in_tree: bool = False
     arm: str = ""
     world_size: int | None = None
     batch_size: int | None = None
@@ -131,14 +136,14 @@ class Run:
     @property
     def label(self) -> str:
         """The arm and process count in words, such as "eager, 2 processes"."""
-        if self.arm and self.world_size:
+        if self.arm and self.world_size and (self.in_tree or not self.suffix):
             return f"{self.arm}, {self.world_size} process{'es' if self.world_size > 1 else ''}"
         return self.suffix or self.arm or self.run_id or "run"
 
     @property
     def output(self) -> Path | None:
         """The folder under which <model>/<tag>/<suffix>/<run_id> lies, where the run lies in such a tree."""
-        return self.run_dir.parents[3] if self.run_dir is not None and self.tag else None
+        return self.run_dir.parents[3] if self.run_dir is not None and self.in_tree else None
 
     @property
     def is_result(self) -> bool:
@@ -201,19 +206,18 @@ class Run:
     @property
     def first_step_s(self) -> float | None:
         """Seconds of the first step, as the start-up record or a first interval of a single step tells."""
-        told = self.startup.get("first_step_s")
-        if isinstance(told, int | float):
-            return float(told)
+        told = known_seconds(self.startup.get("first_step_s"))
+        if told is not None:
+            return told
         first = self.intervals[0] if self.intervals else None
-        if first is None or first.steps != 1 or first.step > 1 or not math.isfinite(first.step_time_s):
+        if first is None or first.steps != 1 or first.step > 1:
             return None
-        return first.step_time_s
+        return known_seconds(first.step_time_s)
 
     @property
     def compile_s(self) -> float | None:
         """Seconds of compilation by the compiler's own account."""
-        told = self.startup.get("compile_s")
-        return float(told) if isinstance(told, int | float) else None
+        return known_seconds(self.startup.get("compile_s"))
 
     @property
     def startup_s(self) -> float | None:
@@ -222,8 +226,8 @@ class Run:
         Set-up, the first step, and what the other warm-up steps (a second graph is often compiled in step 2) and later
         windows that compiled took longer than steady steps. None where the start-up is not on record.
         """
-        setup, first = self.startup.get("setup_s"), self.first_step_s
-        if not isinstance(setup, int | float) or first is None:
+        setup, first = known_seconds(self.startup.get("setup_s")), self.first_step_s
+        if setup is None or first is None:
             return None
         return setup + first + self._later_excess_s(first)
 
@@ -245,7 +249,7 @@ class Run:
     @property
     def peak_memory_gib(self) -> float | None:
         """Largest peak of one process on record, over the processes whose records were read."""
-        peaks = [i.peak_memory_gib for i in self.intervals if math.isfinite(i.peak_memory_gib)] + self.other_peaks_gib
+        peaks = [i.peak_memory_gib for i in self.intervals if 0 <= i.peak_memory_gib <= MAX_GIB] + self.other_peaks_gib
         return max(peaks) if peaks else None
 
     @property
@@ -267,14 +271,20 @@ class Run:
     def last_validation(self, name: str) -> float | None:
         """A finite value of the last validation, such as acc1."""
         value = self.validations[-1].get(name) if self.validations else None
-        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+        return float(value) if isinstance(value, int | float) and abs(value) <= MAX_COUNT else None
 
 
 def notes_of(run: Run) -> list[str]:
     """What a reader must know of a run beside its numbers, one line each."""
     notes = list(run.warnings)
     if run.compiled:
-        notes.append(f"{len(run.compiled)} intervals after warm-up compiled and are not in the steady rate")
+        num = len(run.compiled)
+        words = (
+            "1 interval after warm-up compiled and is"
+            if num == 1
+            else f"{num} intervals after warm-up compiled and are"
+        )
+        notes.append(f"{words} not in the steady rate")
     if run.attempts > 1:
         notes.append(f"{run.attempts} attempts, {run.repeated_steps} repeated steps (the later attempt counts)")
     elif run.repeated_steps:

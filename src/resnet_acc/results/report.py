@@ -249,7 +249,7 @@ def summary_entry(row: Row) -> dict[str, Any]:
             f"ratio_to_{name}_drawn_from": ratio.basis,
             f"break_even_steps_{name}": "never" if steps is not None and math.isinf(steps) else steps,
         }
-    return entry | {
+    entry |= {
         "step_time_s": row.step_time_s,
         "startup_s": row.startup_s,
         "first_step_s": row.first_step_s,
@@ -264,6 +264,7 @@ def summary_entry(row: Row) -> dict[str, Any]:
         "steps": row.num_steps,
         "notes": "; ".join(row.notes),
     }
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in entry.items()}
 
 
 def _csv(entries: Sequence[dict[str, Any]]) -> str:

@@ -20,7 +20,7 @@ from resnet_acc.results.attempts import (
     rank_folders,
     rank_warning,
 )
-from resnet_acc.results.lines import as_count, as_float
+from resnet_acc.results.lines import MAX_GIB, as_count, as_float
 from resnet_acc.results.measured import Interval, Run, merge_attempts
 from resnet_acc.results.records import Records, read_records
 from resnet_acc.results.status import read_json, read_status
@@ -130,7 +130,8 @@ def _describe_config(run: Run, run_dir: Path) -> None:
         return
     run.model = run.model or config.model
     run.arm = run.arm or config.arm
-    run.suffix = run.suffix or config.suffix
+    if not run.in_tree:
+        run.suffix = config.suffix
     run.world_size = run.world_size or config.world_size
     run.batch_size = run.batch_size or config.batch_size
     known = {"image_size": config.image_size, "amp_level": config.amp_level, "data": config.data, "seed": config.seed}
@@ -167,7 +168,7 @@ def _fill(run: Run, records: Records) -> None:
 def _peaks(path: Path) -> list[float]:
     """Peak memory of another rank, as its intervals say."""
     records = (_interval(r, None) for r in read_records(path).records if r["event"] == "interval")
-    peaks = [i.peak_memory_gib for i in records if i is not None and math.isfinite(i.peak_memory_gib)]
+    peaks = [i.peak_memory_gib for i in records if i is not None and 0 <= i.peak_memory_gib <= MAX_GIB]
     return [max(peaks)] if peaks else []
 
 

@@ -97,9 +97,9 @@ def group_runs(runs: Sequence[Run], labels: Sequence[str] | None = None) -> list
     groups: dict[tuple[Any, ...], Group] = {}
     for number, run in enumerate(runs):
         label = run.label
-        if not (run.arm or run.suffix) and labels is not None:
+        if not run.in_tree and labels is not None:
             label = labels[number]
-        key = (run.model, run.tag, run.arm, run.world_size, label)
+        key = (run.model, run.tag, run.arm, run.world_size, label)  # the label tells suffixes of a foreign tree apart
         group = groups.setdefault(key, Group(run.model, run.tag, run.arm, run.world_size, label))
         (group.results if run.is_result else group.left_out).append(run)
     return sorted(groups.values(), key=lambda g: (g.model, g.tag, g.world_size or 0, arm_order(g.arm), g.label))
@@ -160,7 +160,7 @@ def _row(group: Group, groups: Sequence[Group]) -> Row:
 
 
 def _positive(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and 0 < value < math.inf else None
+    return float(value) if isinstance(value, int | float) and 0 < value < 1e18 else None
 
 
 def group_notes(group: Group) -> list[str]:
