@@ -119,7 +119,9 @@ def test_a_folder_of_other_images_is_refused(tmp_path):
     assert not (tmp_path / "mock.json").exists()
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"generator": 99, "options": {}}', '{"generator": 1, "options": {"a": 1}}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"generator": 99, "options": {}}', '{"generator": 1, "options": {"a": 1}}']
+)
 def test_a_damaged_manifest_is_named(tmp_path, text):
     (tmp_path / "mock.json").write_text(text)
     with pytest.raises(ValueError, match=r"mock\.json cannot be used"):
@@ -265,7 +267,15 @@ def test_two_calls_at_once_make_one_whole_folder(tmp_path, python):
 
 def test_command_makes_and_completes_and_refuses(tmp_path):
     runner, folder = CliRunner(), str(tmp_path / "m")
-    arguments = ["mock", "--folder", folder, "--classes=2", "--images-per-class=3", "--val-images-per-class=1", "--size=32"]
+    arguments = [
+        "mock",
+        "--folder",
+        folder,
+        "--classes=2",
+        "--images-per-class=3",
+        "--val-images-per-class=1",
+        "--size=32",
+    ]
     done = runner.invoke(data_app, [*arguments, "--no-progress"])
     assert done.exit_code == 0, done.output
     assert "2 classes, 6 training and 2 validation images; 8 written" in done.output

@@ -22,8 +22,10 @@ from resnet_acc.requirements import ROOT, CannotInstall, Plan, canonical, instal
 TORCH_INDEX_VARIABLE = "RESNET_ACC_TORCH_INDEX"
 """Environment variable with a package index's address, or a folder of wheels, for torch and torchvision alone."""
 _CONFLICT = re.compile(
-    r"ResolutionImpossible|Cannot install|conflicting dependencies|No matching distribution|resolution-too-deep"
+    r"ResolutionImpossible|Cannot install|conflicting dependencies|No matching distribution|too-deep"
 )
+_UNREACHED = re.compile(r"Retrying \(|\(from versions: none\)|ConnectionError|Temporary failure in name resolution")
+"""What pip prints where an index was not reached, or has nothing at all under that name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,16 +102,19 @@ def _install_missing(missing: list[str], kept: Path, plan: Plan) -> None:
         code, errors = _pip([*constraints, *missing])
         if code == 0:
             return
-        if not _CONFLICT.search(errors):
+        if _UNREACHED.search(errors) or not _CONFLICT.search(errors):
             break
         if number == 0:
             print("prepare.sh: the pinned versions do not fit beside what is there; trying any that do", flush=True)
-    conflict = _CONFLICT.search(errors)
-    torch = [line for line in plan.kept if line.startswith(("torch==", "torchvision==", "torch-xla==", "torchacc=="))]
-    beside = f" beside {', '.join(torch)}" if torch and conflict else ""
+    if _UNREACHED.search(errors) or not _CONFLICT.search(errors):
+        beside, mend = "", "check the network, then run prepare.sh again: it goes on where it stopped"
+    else:
+        family = sorted(
+            line for line in plan.kept if line.partition("==")[0] in ("torch", "torchvision", "torch-xla", "torchacc")
+        )
+        beside, mend = f" beside {', '.join(family)}" if family else "", "use another environment"
     raise CannotInstall(
-        f"pip could not install {', '.join(missing)}{beside} into {sys.prefix} (its own lines are above); "
-        + ("use another environment" if conflict else "run prepare.sh again to go on where it stopped")
+        f"pip could not install {', '.join(missing)}{beside} into {sys.prefix} (see its lines above); {mend}"
     )
 
 
@@ -125,9 +130,7 @@ def _free_pins(pins: Path, kept: Path) -> Path:
 def _pip_or_stop(arguments: list[str], mend: str = "run prepare.sh again to go on where it stopped") -> None:
     code, _ = _pip(arguments)
     if code:
-        raise CannotInstall(
-            f"pip could not install {arguments[-1]} into {sys.prefix} (its own lines are above); {mend}"
-        )
+        raise CannotInstall(f"pip could not install {arguments[-1]} into {sys.prefix} (see its lines above); {mend}")
 
 
 def _pip(arguments: list[str]) -> tuple[int, str]:
@@ -193,7 +196,12 @@ def _mark(before: dict[str, str]) -> Iterator[None]:
         temporary = path.with_suffix(".new")
         temporary.write_text(json.dumps(sorted(before)), encoding="utf-8")
         temporary.replace(path)
-    yield
+    try:
+        yield
+    except CannotInstall:
+        if installed_versions() == before:
+            path.unlink(missing_ok=True)  # pip gave up before it changed anything
+        raise
     path.unlink(missing_ok=True)
 
 
