@@ -94,7 +94,7 @@ def test_values_that_fit(injected: str, name: str, value: Any) -> None:
     ],
 )
 def test_values_that_do_not_fit(injected: str, words: list[str]) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=words[0]) as caught:
         read(injected)
     for word in words:
         assert word in str(caught.value)

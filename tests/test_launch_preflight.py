@@ -18,7 +18,7 @@ def check(environment: dict[str, Any] = CPU_ENVIRONMENT, **options: Any) -> pref
 
 
 def refusal(environment: dict[str, Any] = CPU_ENVIRONMENT, **options: Any) -> str:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=r"\w") as caught:
         check(environment, **options)
     text = str(caught.value)
     assert "\n" not in text

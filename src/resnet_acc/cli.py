@@ -118,7 +118,7 @@ def report(
             else:
                 runs += _runs_below(path)
         if runs:
-            beside = given[0] if not _is_run(given[0]) else given[0].parent
+            beside = given[0].parents[3] if _is_run(given[0]) else given[0]  # <output>/<model>/<tag>/<suffix>/<run>
             _print_report(write_report(runs, to or beside / "reports", title))
         return 0
 

@@ -146,7 +146,8 @@ def _run(cell: Cell, repeat: int, runs: list[dict[str, Any]], start: Callable[[C
     try:
         run_dir = start(cell)
     except RunFailed as error:
-        assert error.run_dir is not None
+        if error.run_dir is None:
+            raise
         echo(f"error: {error}; see {error.run_dir}")
         runs.append(entry | {"run_dir": str(error.run_dir.relative_to(output)), "status": "failed"})
     except RunInterrupted as interrupt:

@@ -1,7 +1,7 @@
 """Waits beside a launcher and ends its run where the launcher was killed before it could.
 
 A rank asks Linux to be killed with its parent, but only once torch is imported, and what a rank started has asked for
-nothing. python -m resnet_acc.launch.guard RUN_DIR: the launcher holds the other end of stdin and at its end writes DONE.
+nothing. python -m resnet_acc.launch.guard RUN_DIR: the launcher holds the other end of stdin, and says DONE at its end.
 """
 
 import contextlib
@@ -23,7 +23,20 @@ DONE = b"done"
 def guarded(run_dir: Path) -> Iterator[None]:
     """While this lasts, a guard stands beside this process."""
     environment = {name: value for name, value in os.environ.items() if name != processes.RUN_ID_VARIABLE}
-    guard = subprocess.Popen(
+    try:
+        guard = _start(run_dir, environment)
+    except OSError:  # no more processes: the run itself will say so
+        yield
+        return
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            guard.communicate(DONE, timeout=10)
+
+
+def _start(run_dir: Path, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
         [sys.executable, "-m", "resnet_acc.launch.guard", str(run_dir)],
         env=environment,
         stdin=subprocess.PIPE,
@@ -31,11 +44,6 @@ def guarded(run_dir: Path) -> Iterator[None]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            guard.communicate(DONE, timeout=10)
 
 
 def main() -> None:

@@ -14,7 +14,8 @@ from resnet_acc.config import ARMS, SYNTHETIC_EPOCH_STEPS, RunConfig
 from resnet_acc.files import project_root
 from resnet_acc.launch import machine
 
-PROBE_SECONDS = 60
+PROBE_SECONDS = 180
+"""Importing torch takes seconds, but minutes where many runs are started at once on few cores."""
 RANK_GIB = 0.3
 """Memory that a process takes at the least: torch and nothing else."""
 
