@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from resnet_acc.files import write_atomically
-from resnet_acc.plot import caption, draw_panels, image, save
+from resnet_acc.plot import caption, draw_panels, save
 from resnet_acc.results.measured import Run
 from resnet_acc.results.runs import load_run
 from resnet_acc.results.status import RunStatus, read_json
@@ -134,8 +134,9 @@ def _write(runs: Sequence[Run], folder: Path, title: str, extra: _Extra) -> Repo
     figures: list[Path] = []
     pictures: list[tuple[str, str]] = []
     for name, figure in draw_panels(groups).items():
-        figures += save(figure, folder / "figures", name)
-        pictures.append((name, base64.b64encode(image(figure)).decode("ascii")))
+        png, svg = save(figure, folder / "figures", name)
+        figures += [png, svg]
+        pictures.append((name, base64.b64encode(png.read_bytes()).decode("ascii")))
     left_out = [_left_out_entry(run) for group in groups for run in group.left_out] + extra.skipped
     report = Report(folder / "report.html", figures, folder / "summary.csv")
     entries = [summary_entry(row) for row in rows]

@@ -137,7 +137,7 @@ def _cautions(runs: Sequence[Run], groups: Sequence[Group], rows: Sequence[Row])
     single = [row.group.label for row in rows if len(row.group.results) == 1]
     if single:
         lines.append(
-            f"A single run of {', '.join(single)}: how much runs differ from each other was not measured, and an "
+            f"A single run each of {'; '.join(single)}: how much runs differ from each other was not measured, and an "
             "interval drawn from one run does not contain it."
         )
     interleaved = is_interleaved([run for run in runs if run.is_result])
