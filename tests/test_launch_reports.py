@@ -93,6 +93,29 @@ def test_signals_are_told_by_name(run: RunFolder) -> None:
     assert (failure.rank, failure.reason.partition(" (")[0]) == (1, "rank 1 was killed by SIGKILL")
 
 
+def block(rank: int, exit_code: int, second: int) -> str:
+    lines = [f"[{rank}]:", f"  time      : 2026-12-01_12:00:0{second}", "  host      : box"]
+    lines += [f"  rank      : {rank} (local_rank: {rank})", f"  exitcode  : {exit_code} (pid: 80)"]
+    return "\n".join([*lines, "  error_file: <N/A>", "  traceback : To enable traceback see: ...", ""])
+
+
+@pytest.mark.parametrize("exit_code", [3, -9, 1])
+def test_a_rank_that_only_lost_its_peer_is_not_the_cause(run: RunFolder, exit_code: int) -> None:
+    """The one that notices writes its error at once, and so comes first in torchrun's report."""
+    root = "Root Cause (first observed failure):\n"
+    (run.path / "launcher.log").write_text(f"Failures:\n{block(1, exit_code, 2)}{root}{block(0, 1, 1)}")
+    (run.path / "0").mkdir()
+    log = (
+        "Traceback (most recent call last):\nRuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer\n"
+    )
+    (run.path / "0" / "log").write_text(log)
+    failure = find_failure(run, {0: 1.0, 1: 1.0}, 1)
+    assert failure is not None
+    assert failure.rank == 1
+    said = "was killed by SIGKILL" if exit_code == -9 else f"failed: exit status {exit_code}"
+    assert failure.reason.startswith(f"rank 1 {said}")
+
+
 def test_torchruns_own_failure_shows_its_last_line(run: RunFolder) -> None:
     (run.path / "launcher.log").write_text(
         "Traceback (most recent call last):\n\x1b[31mOSError: no space left\x1b[0m\n"

@@ -108,10 +108,8 @@ def test_command_txt_runs_again_from_another_folder(tmp_path: Path) -> None:
     [
         ("1:raise", 1, "rank 1 failed: FileNotFoundError: /data/train/cat/17.JPEG is gone"),
         ("0:import_error,1:wait", 0, "rank 0 failed: ImportError: libfake.so: cannot open shared object file"),
-        ("1:sigkill,0:wait", 1, "rank 1 was killed by SIGKILL"),
         # Rank 0 notices first that its peer is gone, and is not the cause.
         ("1:sigkill,0:peer_closed", 1, "rank 1 was killed by SIGKILL"),
-        ("1:exit3,0:peer_closed", 1, "rank 1 failed: exit status 3"),
         ("1:exit0,0:peer_closed", 1, "rank 1 ended before its training did"),
         ("1:exit0", 1, "rank 1 ended before its training did"),
     ],
