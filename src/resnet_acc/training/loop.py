@@ -159,6 +159,8 @@ class Loop:
             record["images_per_s"],
             record["peak_memory_gib"],
         )
+        if record["compilations"]:
+            log_text("compilation", {"step": self._step, "compilations": record["compilations"]})
         self._ended["skipped_steps"] += skipped
         self._ended["nonfinite_steps"] += nonfinite
         if not warmup:
