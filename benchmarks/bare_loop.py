@@ -31,7 +31,10 @@ def main() -> None:
     criterion = torch.nn.CrossEntropyLoss()
     shape = (options.batch_size, 3, options.image_size, options.image_size)
     batches = [
-        (torch.randn(shape).to(memory_format=memory_format).to(device), torch.randint(1000, (options.batch_size,)).to(device))
+        (
+            torch.randn(shape).to(memory_format=memory_format).to(device),
+            torch.randint(1000, (options.batch_size,)).to(device),
+        )
         for _ in range(NUM_BATCHES)
     ]
     begin = 0.0

@@ -25,7 +25,12 @@ BOUND = 0.03
 def main() -> None:
     options = read_options()
     options.out.mkdir(parents=True, exist_ok=True)
-    results: dict[str, Any] = {"command": shlex.join([sys.executable, *sys.argv]), "machine": machine(), "loops": {}, "mock": {}}
+    results: dict[str, Any] = {
+        "command": shlex.join([sys.executable, *sys.argv]),
+        "machine": machine(),
+        "loops": {},
+        "mock": {},
+    }
     for arm in options.arms.split(","):
         rates: dict[str, list[float]] = {"product": [], "bare": []}
         for kind in ("product", "bare", "bare", "product") * options.repeats:
@@ -46,7 +51,10 @@ def run_product(options: argparse.Namespace, arm: str, data: str) -> dict[str, A
     output = options.out / "runs"
     command = [
         *(sys.executable, "-m", "resnet_acc.launch_single_task", "--nproc_per_node=1", "--amp_level=O1", *arm_options),
-        *(f"--{name}={getattr(options, name)}" for name in ("batch_size", "model", "image_size", "device", "warmup_steps")),
+        *(
+            f"--{name}={getattr(options, name)}"
+            for name in ("batch_size", "model", "image_size", "device", "warmup_steps")
+        ),
         *(f"--amp_dtype={options.amp_dtype}", f"--max_steps={options.steps}", "--log_interval=20"),
         *(f"--data={data}", "--epochs=1000", f"--output={output}", "--no-validate"),
     ]
@@ -95,14 +103,20 @@ def machine() -> dict[str, str]:
         " torch.cuda.get_device_name() if cuda else 'cpu', 'torch': torch.__version__, 'torchvision':"
         " torchvision.__version__, 'cudnn': str(torch.backends.cudnn.version())}))"
     )
-    return {"python": platform.python_version(), "cores": str(os.cpu_count()), **json.loads(execute([sys.executable, "-c", code]))}
+    return {
+        "python": platform.python_version(),
+        "cores": str(os.cpu_count()),
+        **json.loads(execute([sys.executable, "-c", code])),
+    }
 
 
 def report(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     lines = ["# One device: the launcher's loop against a bare loop of the same step", ""]
     lines += [f"`{results['command']}`", "", ", ".join(f"{k} {v}" for k, v in results["machine"].items()), ""]
-    lines += ["| arm | product, images/s (each run) | bare loop, images/s (each run) | product / bare | within 3 % | product / eager |"]
+    lines += [
+        "| arm | product, images/s (each run) | bare loop, images/s (each run) | product / bare | within 3 % | product / eager |"
+    ]
     lines += ["|---|---|---|---|---|---|"]
     eager = None
     for arm, rates in results["loops"].items():
@@ -114,7 +128,9 @@ def report(results: dict[str, Any]) -> str:
         lines.append(f"| {arm} | {each['product']} | {each['bare']} | {product / bare:.3f} | {within} | {against} |")
     if results["mock"]:
         lines += ["", "## On JPEG files (mock ImageNet)", ""]
-        lines += ["| arm | images/s | waiting for data | loss, first to last | first step, s | peak memory, GiB | dtype | loader processes |"]
+        lines += [
+            "| arm | images/s | waiting for data | loss, first to last | first step, s | peak memory, GiB | dtype | loader processes |"
+        ]
         lines += ["|---|---|---|---|---|---|---|---|"]
         for arm, run in results["mock"].items():
             lines.append(
@@ -133,7 +149,9 @@ def save(out: Path, results: dict[str, Any]) -> None:
 
 def read_options() -> argparse.Namespace:
     """Options of the command line, with the article's settings as defaults."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the report")
     parser.add_argument("--arms", default="eager,kernel,inductor")
     parser.add_argument("--device", default="cuda")

@@ -85,7 +85,9 @@ def test_two_processes_have_the_gradients_of_one_with_the_doubled_batch(arm: str
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)
 
 
-def test_each_validation_image_counts_once_on_any_number_of_processes(images: Path, eager: dict, tmp_path: Path) -> None:
+def test_each_validation_image_counts_once_on_any_number_of_processes(
+    images: Path, eager: dict, tmp_path: Path
+) -> None:
     events = train(five_steps("eager", images, nproc=2), tmp_path / "run")
     # 12 images in batches of 4 on two ranks: six each, the second batch of a rank half full.
     assert events["validation"][0]["images"] == eager["validation"][0]["images"] == 12

@@ -39,7 +39,9 @@ def test_fewer_images_than_a_batch_is_an_error_that_names_both(tmp_path: Path) -
 
 def test_steps_and_dropped_images_are_known_before_training(tmp_path: Path) -> None:
     write_images(tmp_path, classes=3, train_each=11, val_each=2)
-    plan = TrainingData(config(tmp_path, epochs=3, nproc_per_node=2), Place(rank=1, local_rank=1, world_size=2), "cpu").plan
+    plan = TrainingData(
+        config(tmp_path, epochs=3, nproc_per_node=2), Place(rank=1, local_rank=1, world_size=2), "cpu"
+    ).plan
     assert (plan.num_train_images, plan.steps_per_epoch, plan.total_steps, plan.dropped_images) == (33, 4, 12, 1)
     assert (plan.num_classes, plan.num_val_images, plan.warmup_steps) == (3, 6, 3)
     # 33 images in batches of 32 leave one, on which BatchNorm has no statistics: it is dropped.
@@ -53,7 +55,9 @@ def test_ranks_share_training_and_validation_images_without_overlap(tmp_path: Pa
     write_images(tmp_path, classes=3, train_each=4, val_each=3)
     seen: dict[str, list[int]] = {"train": [], "val": []}
     for rank in range(2):
-        data = TrainingData(config(tmp_path, nproc_per_node=2, batch_size=3), Place(rank=rank, local_rank=rank, world_size=2), "cpu")
+        data = TrainingData(
+            config(tmp_path, nproc_per_node=2, batch_size=3), Place(rank=rank, local_rank=rank, world_size=2), "cpu"
+        )
         seen["train"] += list(data.train_loader().sampler)
         seen["val"] += list(data.val_loader().dataset.indices)
     assert sorted(seen["train"]) == list(range(12))

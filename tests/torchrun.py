@@ -19,7 +19,11 @@ def torchrun(nproc: int, arguments: list[str], arm: str) -> None:
         "OMP_NUM_THREADS": "1",
     }
     done = subprocess.run(
-        [*command, f"--nproc-per-node={nproc}", *arguments], env=environment, capture_output=True, text=True, check=False
+        [*command, f"--nproc-per-node={nproc}", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -38,7 +38,12 @@ def main() -> None:
     torch.manual_seed(0)
     # No BatchNorm: its statistics are each rank's own, so its gradients differ by design.
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, stride=2), nn.GroupNorm(2, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES)
+        nn.Conv2d(3, 8, 3, stride=2),
+        nn.GroupNorm(2, 8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, CLASSES),
     )
     accelerator.prepare(model)
     recorder = Recorder(accelerator.optimizer)
