@@ -149,6 +149,13 @@ def test_bad_values_are_refused_by_name(tmp_path, name, value):
     assert not (tmp_path / "m" / "train").exists()
 
 
+def test_too_many_images_are_refused(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"classes=1000 of images_per_class=100000 are 100,010,000 images; give at most"
+    ):
+        make_mock_imagenet(tmp_path / "m", classes=1000, images_per_class=100_000)
+
+
 def test_unknown_preset_is_refused_with_the_known_ones(tmp_path):
     with pytest.raises(ValueError, match="preset is 'quik'; choose one of quick, imagenet-like"):
         make_mock_imagenet(tmp_path, "quik")
@@ -205,7 +212,8 @@ def test_unwritable_folder_is_named(tmp_path):
 
 def test_a_killed_call_leaves_whole_files_and_the_next_completes_them(tmp_path, python):
     options = {"classes": 20, "images_per_class": 40, "val_images_per_class": 1, "size": 200, "progress": False}
-    code = f"from resnet_acc.datasets.mock import make_mock_imagenet as m; m({str(tmp_path / 'm')!r}, **{options!r}, workers=2)"
+    call = f"m({str(tmp_path / 'm')!r}, **{options!r}, workers=2)"
+    code = f"from resnet_acc.datasets.mock import make_mock_imagenet as m; {call}"
     process = subprocess.Popen([python, "-c", code], start_new_session=True)
     while not list((tmp_path / "m").glob("train/*/*.JPEG")):
         assert process.poll() is None

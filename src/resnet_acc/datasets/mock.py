@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tqdm import tqdm
 
@@ -32,6 +33,7 @@ _CHUNK = (
     16  # Images of one task: about a quarter of a second at ImageNet's size, so that the bar moves and Ctrl-C is quick.
 )
 _SAMPLE = 8  # Images made in memory to learn how large one is.
+_PARTS = ("train", "val")
 _BLOCK = 4096  # A file system gives out space in blocks of this many bytes.
 
 
@@ -48,13 +50,23 @@ class MockSummary:
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Item:
-    """One image: where it belongs and what it is made from."""
+class _Item(NamedTuple):
+    """One image; what it is called and made from follows from these three numbers. Small, as there may be millions."""
 
-    path: str  # below the folder
-    number: int
-    seed: tuple[int, int, int, int]
+    part: int  # 0: train, 1: val
+    number: int  # of the class
+    image: int  # within class and part
+
+    @property
+    def folder(self) -> str:
+        return f"{_PARTS[self.part]}/{wnid(self.number)}"
+
+    @property
+    def name(self) -> str:
+        return f"{wnid(self.number)}_{'val_' if self.part else ''}{self.image}.JPEG"
+
+    def jpeg(self, options: MockOptions) -> bytes:
+        return textures.jpeg(self.number, (options.seed, *self), options.size)
 
 
 def default_folder() -> Path:
@@ -114,10 +126,10 @@ def make_with_options(
         missing = _missing(folder, options)
         written = 0
         if missing:
-            _check_space(folder, missing, options.size)
+            _check_space(folder, missing, options)
             if not (folder / MANIFEST).exists():
                 write_json(folder / MANIFEST, manifest(options))
-            written = _write_all(folder, missing, options.size, workers, progress)
+            written = _write_all(folder, missing, options, workers, progress)
     return MockSummary(
         folder=folder,
         options=options,
@@ -158,7 +170,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _refuse_other_content(folder: Path, options: MockOptions) -> None:
     found = read_options(folder)
     if found is None:
-        if any((folder / split).exists() and any((folder / split).iterdir()) for split in ("train", "val")):
+        if any((folder / split).exists() and any((folder / split).iterdir()) for split in _PARTS):
             raise ValueError(
                 f"{folder} holds images that are no mock data (it has no {MANIFEST}); choose another folder"
             )
@@ -169,34 +181,23 @@ def _refuse_other_content(folder: Path, options: MockOptions) -> None:
         )
 
 
-def _items(options: MockOptions) -> Iterator[_Item]:
-    splits = (("train", options.images_per_class, ""), ("val", options.val_images_per_class, "val_"))
-    for (part, (split, count, mark)), number in itertools.product(enumerate(splits), range(options.classes)):
-        name = wnid(number)
-        for index in range(count):
-            path = f"{split}/{name}/{name}_{mark}{index}.JPEG"
-            yield _Item(path=path, number=number, seed=(options.seed, part, number, index))
-
-
 def _missing(folder: Path, options: MockOptions) -> list[_Item]:
     """Images that are not there, or empty (a machine that lost power right after the rename leaves such a file)."""
-    present: dict[str, set[str]] = {}
-
-    def is_present(item: _Item) -> bool:
-        parent, _, name = item.path.rpartition("/")
-        if parent not in present:
-            present[parent] = set()
-            with contextlib.suppress(FileNotFoundError), os.scandir(folder / parent) as entries:
-                present[parent] = {entry.name for entry in entries if entry.is_file() and entry.stat().st_size}
-        return name in present[parent]
-
-    return [item for item in _items(options) if not is_present(item)]
+    missing: list[_Item] = []
+    counts = (options.images_per_class, options.val_images_per_class)
+    for (part, count), number in itertools.product(enumerate(counts), range(options.classes)):
+        present: set[str] = set()
+        with contextlib.suppress(FileNotFoundError), os.scandir(folder / _PARTS[part] / wnid(number)) as entries:
+            present = {entry.name for entry in entries if entry.is_file() and entry.stat().st_size}
+        items = (_Item(part, number, image) for image in range(count))
+        missing += [item for item in items if item.name not in present]
+    return missing
 
 
-def _check_space(folder: Path, missing: Sequence[_Item], size: int) -> None:
+def _check_space(folder: Path, missing: Sequence[_Item], options: MockOptions) -> None:
     """Raise ValueError where the missing images will not fit, judged by a few of them made in memory."""
     sample = missing[:: max(1, len(missing) // _SAMPLE)][:_SAMPLE]
-    largest_mean = sum(_BLOCK + len(textures.jpeg(item.number, item.seed, size)) for item in sample) / len(sample)
+    largest_mean = sum(_BLOCK + len(item.jpeg(options)) for item in sample) / len(sample)
     need = int(largest_mean * len(missing) * 1.1)
     free = shutil.disk_usage(folder).free
     if need > free:
@@ -206,12 +207,12 @@ def _check_space(folder: Path, missing: Sequence[_Item], size: int) -> None:
         )
 
 
-def _write_all(folder: Path, missing: Sequence[_Item], size: int, workers: int, progress: bool) -> int:
+def _write_all(folder: Path, missing: Sequence[_Item], options: MockOptions, workers: int, progress: bool) -> int:
     """Write the images and return their bytes."""
     partial = folder / _PARTIAL
     shutil.rmtree(partial, ignore_errors=True)  # what a killed call left
     try:
-        for parent in sorted({item.path.rpartition("/")[0] for item in missing}):
+        for parent in sorted({item.folder for item in missing}):
             (folder / parent).mkdir(parents=True, exist_ok=True)
         partial.mkdir()
         interval = 0.1 if sys.stderr.isatty() else 5.0
@@ -219,7 +220,7 @@ def _write_all(folder: Path, missing: Sequence[_Item], size: int, workers: int, 
             total=len(missing), desc="mock images", unit="image", disable=not progress, mininterval=interval
         ) as bar:
             written = 0
-            for count, size_written in _write_chunks(folder, missing, size, workers):
+            for count, size_written in _write_chunks(folder, missing, options, workers):
                 written += size_written
                 bar.update(count)
         return written
@@ -231,18 +232,20 @@ def _write_all(folder: Path, missing: Sequence[_Item], size: int, workers: int, 
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write_chunks(folder: Path, missing: Sequence[_Item], size: int, workers: int) -> Iterator[tuple[int, int]]:
+def _write_chunks(
+    folder: Path, missing: Sequence[_Item], options: MockOptions, workers: int
+) -> Iterator[tuple[int, int]]:
     """Images and bytes of each chunk as it is done."""
     chunks = [missing[start : start + _CHUNK] for start in range(0, len(missing), _CHUNK)]
     if workers == 1 or len(chunks) == 1:
         for chunk in chunks:
-            yield len(chunk), _write_chunk(folder, chunk, size)
+            yield len(chunk), _write_chunk(folder, chunk, options)
         return
     # Spawned, not forked: the caller may be a notebook's kernel with threads and a device in use.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(chunks)), context, _start_worker, (os.getpid(),)) as pool:
         try:
-            lengths = {pool.submit(_write_chunk, folder, chunk, size): len(chunk) for chunk in chunks}
+            lengths = {pool.submit(_write_chunk, folder, chunk, options): len(chunk) for chunk in chunks}
             for future in as_completed(lengths):
                 yield lengths[future], future.result()
         except BaseException:
@@ -250,13 +253,13 @@ def _write_chunks(folder: Path, missing: Sequence[_Item], size: int, workers: in
             raise
 
 
-def _write_chunk(folder: Path, chunk: Sequence[_Item], size: int) -> int:
+def _write_chunk(folder: Path, chunk: Sequence[_Item], options: MockOptions) -> int:
     written = 0
     for item in chunk:
-        content = textures.jpeg(item.number, item.seed, size)
-        temporary = folder / _PARTIAL / item.path.rpartition("/")[2]
+        content = item.jpeg(options)
+        temporary = folder / _PARTIAL / item.name
         temporary.write_bytes(content)
-        os.replace(temporary, folder / item.path)
+        os.replace(temporary, folder / item.folder / item.name)
         written += len(content)
     return written
 

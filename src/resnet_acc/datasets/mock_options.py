@@ -11,6 +11,10 @@ MANIFEST = "mock.json"
 """File in the folder that says which options its images were made with."""
 
 
+MAX_IMAGES = 5_000_000
+"""Four times ImageNet; the list of those still to make has to fit into memory."""
+
+
 def check_number(name: str, value: object, low: int, high: int) -> None:
     """Raise ValueError where the value is no whole number from `low` to `high`."""
     if isinstance(value, bool) or not isinstance(value, int):
@@ -39,6 +43,12 @@ class MockOptions:
         check_number("val_images_per_class", self.val_images_per_class, 0, 100_000)
         check_number("size", self.size, 16, 4096)
         check_number("seed", self.seed, 0, 2**63 - 1)
+        total = self.classes * (self.images_per_class + self.val_images_per_class)
+        if total > MAX_IMAGES:
+            raise ValueError(
+                f"classes={self.classes} of images_per_class={self.images_per_class} are {total:,} images; "
+                f"give at most {MAX_IMAGES:,} in all"
+            )
 
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in dataclasses.asdict(self).items())
