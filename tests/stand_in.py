@@ -105,8 +105,8 @@ def _digest(text: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
 
 
-def make_stand_in(folder: Path, torch: str = "2.99.0+vendor", torchvision: str = "0.114.0+vendor") -> StandIn:
-    """Everything below `folder`, whose name may have spaces.
+def make_stand_in(folder: Path, torch: str | None = "2.99.0+vendor", torchvision: str = "0.114.0+vendor") -> StandIn:
+    """Everything below `folder`, whose name may have spaces; without a torch where None is given.
 
     The environment sees the packages of the one that the tests run in, but for seaborn, torch and what hangs on torch.
     """
@@ -125,8 +125,9 @@ def make_stand_in(folder: Path, torch: str = "2.99.0+vendor", torchvision: str =
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     stand_in = StandIn(project, venv, wheels)
     (stand_in.packages / "others.pth").write_text(f"{farm}\n{project / 'src'}\n")
-    stand_in.add_package("torch", torch, f"__version__ = {torch!r}\n")
-    stand_in.add_package("torchvision", torchvision, f"__version__ = {torchvision!r}\n")
+    if torch:
+        stand_in.add_package("torch", torch, f"__version__ = {torch!r}\n")
+        stand_in.add_package("torchvision", torchvision, f"__version__ = {torchvision!r}\n")
     _add_project(stand_in)
     return stand_in
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from stand_in import StandIn, make_stand_in
+from stand_in import StandIn, add_wheel, make_stand_in
 
 from resnet_acc.datasets.folder import count_images
 
@@ -106,6 +106,26 @@ def test_an_interrupted_install_is_completed(tmp_path):
     assert (stand_in.packages / "seaborn" / "__init__.py").read_text() == "__version__ = '0.13.2'\n"
     assert (stand_in.packages / "torch-2.99.0+vendor.dist-info").is_dir()
     assert not (stand_in.packages / ".resnet_acc-installing.json").exists()
+
+
+def test_torch_comes_from_the_place_that_the_user_names(tmp_path):
+    stand_in = make_stand_in(tmp_path, torch=None)
+    own = tmp_path / "own wheels"
+    own.mkdir()
+    add_wheel(own, "torch", "2.9.1+cpu", ("what_torch_needs",))
+    add_wheel(own, "torchvision", "0.24.1+cpu", ("torch==2.9.1",))
+    for name, version in (("torch", "2.9.1"), ("torchvision", "0.24.1"), ("torch_xla", "2.9.0"), ("seaborn", "0.13.2")):
+        stand_in.add_wheel(name, version)
+    stand_in.add_wheel("what_torch_needs", "1.0")
+    refused = stand_in.prepare(RESNET_ACC_TORCH_INDEX=str(tmp_path / "nowhere"))
+    assert refused.returncode == 1
+    assert f"RESNET_ACC_TORCH_INDEX is '{tmp_path}/nowhere'" in refused.stderr.splitlines()[-1]
+    done = stand_in.prepare(RESNET_ACC_TORCH_INDEX=str(own))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {name: (stand_in.packages / name / "__init__.py").read_text() for name in ("torch", "torchvision")}
+    assert found == {"torch": "__version__ = '2.9.1+cpu'\n", "torchvision": "__version__ = '0.24.1+cpu'\n"}
+    assert (stand_in.packages / "what_torch_needs").is_dir()
+    assert (stand_in.packages / "torch_xla").is_dir()
 
 
 def test_without_a_network_it_says_so(shared, tmp_path):
