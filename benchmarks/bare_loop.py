@@ -24,7 +24,7 @@ def main() -> None:
     torch.backends.cudnn.benchmark = strong
     model = torchvision.models.get_model(options.model, num_classes=1000).to(device, memory_format=memory_format)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-6, fused=True if strong else None)
-    forward = torch.compile(model) if options.arm == "inductor" else model
+    forward = torch.compile(model, mode=options.compile_mode) if options.arm == "inductor" else model
     dtype = getattr(torch, options.amp_dtype)
     amp = dtype is not torch.float32
     scaler = torch.amp.GradScaler(device.type, enabled=dtype is torch.float16)
@@ -65,6 +65,7 @@ def read_options() -> argparse.Namespace:
     """Options of the command line, with the article's settings as defaults."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--arm", choices=("eager", "kernel", "inductor"), required=True)
+    parser.add_argument("--compile_mode", default="default", help="torch.compile's mode")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--amp_dtype", default="float16", choices=("float32", "float16", "bfloat16"))

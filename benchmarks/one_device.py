@@ -1,9 +1,9 @@
 """Each arm through the launcher, and beside it a bare loop of the same step, in turn on one device (A B B A).
 
-Writes a report and every figure to a folder; the ratios are what counts, since all of them come from one machine in one hour.
+Writes a report and every number to a folder; the ratios count, since all of them come from one machine in one hour.
 
     python benchmarks/one_device.py --out benchmarks/reports/<date>_<card>            # one GPU
-    python benchmarks/one_device.py --out /tmp/try --device cpu --model resnet18 --image_size 64 --batch_size 8 --steps 30
+    python benchmarks/one_device.py --out /tmp/try --device cpu --model resnet18 --image_size 32 --batch_size 8
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main() -> None:
         "loops": {},
         "mock": {},
     }
-    for arm in options.arms.split(","):
+    for arm in options.arms.split(",") if options.repeats else []:
         rates: dict[str, list[float]] = {"product": [], "bare": []}
         for kind in ("product", "bare", "bare", "product") * options.repeats:
             rate = run_product(options, arm, "synthetic") if kind == "product" else run_bare(options, arm)
@@ -112,33 +112,61 @@ def machine() -> dict[str, str]:
 
 def report(results: dict[str, Any]) -> str:
     """The results as Markdown."""
-    lines = ["# One device: the launcher's loop against a bare loop of the same step", ""]
+    lines = ["# One device: every arm through the launcher", ""]
     lines += [f"`{results['command']}`", "", ", ".join(f"{k} {v}" for k, v in results["machine"].items()), ""]
-    lines += [
-        "| arm | product, images/s (each run) | bare loop, images/s (each run) | product / bare | within 3 % | product / eager |"
-    ]
-    lines += ["|---|---|---|---|---|---|"]
-    eager = None
-    for arm, rates in results["loops"].items():
-        product, bare = statistics.mean(rates["product"]), statistics.mean(rates["bare"])
-        eager = product if arm == "eager" else eager
-        each = {kind: " ".join(f"{rate:,.0f}" for rate in values) for kind, values in rates.items()}
-        within = "yes" if product >= bare * (1 - BOUND) else "no"
-        against = f"{product / eager:.2f}" if eager else "n/a"
-        lines.append(f"| {arm} | {each['product']} | {each['bare']} | {product / bare:.3f} | {within} | {against} |")
+    if results["loops"]:
+        lines += ["## Synthetic data: the launcher's loop against a bare loop of the same step, in turn (A B B A)", ""]
+        lines += loops_table(results["loops"])
     if results["mock"]:
-        lines += ["", "## On JPEG files (mock ImageNet)", ""]
-        lines += [
-            "| arm | images/s | waiting for data | loss, first to last | first step, s | peak memory, GiB | dtype | loader processes |"
-        ]
-        lines += ["|---|---|---|---|---|---|---|---|"]
-        for arm, run in results["mock"].items():
-            lines.append(
-                f"| {arm} | {run['images_per_s']:,.0f} | {100 * run['data_share']:.0f} % | {run['first_loss']:.3f} to "
-                f"{run['last_loss']:.3f} | {run['first_step_s']:.1f} | {run['peak_memory_gib']:.1f} | {run['amp_dtype']} | {run['workers']} |"
-            )
+        lines += ["## JPEG files: mock ImageNet", "", *mock_table(results["mock"])]
         lines += ["", *(f"- {arm}: `python {run['command']}`" for arm, run in results["mock"].items())]
     return "\n".join(lines) + "\n"
+
+
+def table(*rows: tuple[str, ...]) -> list[str]:
+    """A Markdown table; the first row is its head."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [lines[0], "|---" * len(rows[0]) + "|", *lines[1:], ""]
+
+
+def loops_table(loops: dict[str, dict[str, list[float]]]) -> list[str]:
+    """Rates of each run, and the ratio of the means."""
+    rows = [("arm", "launcher, images/s", "bare loop, images/s", "launcher / bare", "within 3 %", "launcher / eager")]
+    eager = statistics.mean(loops["eager"]["product"]) if "eager" in loops else None
+    for arm, rates in loops.items():
+        product, bare = statistics.mean(rates["product"]), statistics.mean(rates["bare"])
+        each = [" ".join(f"{rate:,.0f}" for rate in rates[kind]) for kind in ("product", "bare")]
+        within = "yes" if product >= bare * (1 - BOUND) else "no"
+        rows.append((arm, *each, f"{product / bare:.3f}", within, f"{product / eager:.2f}" if eager else "n/a"))
+    return table(*rows)
+
+
+def mock_table(runs: dict[str, dict[str, Any]]) -> list[str]:
+    """What each run on JPEG files measured, the loader among it."""
+    head = (
+        "arm",
+        "images/s",
+        "waiting for data",
+        "loss, first to last",
+        "first step, s",
+        "peak GiB",
+        "dtype",
+        "workers",
+    )
+    rows = [
+        (
+            arm,
+            f"{run['images_per_s']:,.0f}",
+            f"{100 * run['data_share']:.0f} %",
+            f"{run['first_loss']:.3f} to {run['last_loss']:.3f}",
+            f"{run['first_step_s']:.1f}",
+            f"{run['peak_memory_gib']:.1f}",
+            run["amp_dtype"],
+            str(run["workers"]),
+        )
+        for arm, run in runs.items()
+    ]
+    return table(head, *rows)
 
 
 def save(out: Path, results: dict[str, Any]) -> None:
@@ -161,7 +189,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--image_size", type=int, default=224, help="pixels")
     parser.add_argument("--steps", type=int, default=220, help="steps of a run, warm-up included")
     parser.add_argument("--warmup_steps", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=1, help="times A B B A")
+    parser.add_argument("--repeats", type=int, default=1, help="times A B B A; 0: only --mock")
     parser.add_argument("--mock", default="", help="folder of mock ImageNet (or 'mock'), for the table on JPEG files")
     return parser.parse_args()
 

@@ -34,12 +34,19 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def five_steps(arm: str, images: Path, nproc: int = 1, **values) -> RunConfig:
     base = RunConfig(
-        model="resnet18", image_size=64, batch_size=8 // nproc, data=str(images), max_steps=5, warmup_steps=1, log_interval=1,
-        workers=1, seed=3,
-        # AdamW's first updates are nearly lr * sign(gradient): where a gradient is all but zero, the last bit decides its
-        # sign. At 1e-4 that alone parts two memory formats by 2e-2 within five steps, at 1e-5 by a few 1e-4.
+        model="resnet18",
+        image_size=64,
+        batch_size=8 // nproc,
+        data=str(images),
+        max_steps=5,
+        warmup_steps=1,
+        log_interval=1,
+        workers=1,
+        seed=3,
+        # AdamW's first updates are nearly lr * sign(gradient): where a gradient is all but zero, its last bit decides
+        # the sign. At 1e-4 that alone parts two memory formats by 2e-2 within five steps, at 1e-5 by a few 1e-4.
         **{"lr": 1e-5, **values},
-    )  # fmt: skip
+    )
     return base.with_arm(arm, nproc)
 
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_training_arms import write_images
 from torchmetrics.functional.classification import multiclass_accuracy
 from torchvision import transforms
-from test_training_arms import write_images
 
 from resnet_acc.config import RunConfig
+from resnet_acc.training.accelerators.eager import EagerAccelerator
 from resnet_acc.training.data import ImageTree, TrainingData, pad_batch
 from resnet_acc.training.distributed import HostGroup, Place
-from resnet_acc.training.accelerators.eager import EagerAccelerator
 from resnet_acc.training.model import correct_counts, training_flops_per_image
 
 ALONE = Place(rank=0, local_rank=0, world_size=1)
@@ -124,5 +124,5 @@ def test_padding_repeats_and_counts() -> None:
 
 
 def test_flops_of_resnet50_are_those_of_the_literature() -> None:
-    # 4.09 G multiply-adds forward at 224 px; a training step has three such passes less the first layer's input gradient.
+    # 4.09 G multiply-adds forward at 224 px; training has three such passes less the first layer's input gradient.
     assert training_flops_per_image("resnet50", 1000, 224) == pytest.approx(3 * 2 * 4.09e9, rel=0.02)

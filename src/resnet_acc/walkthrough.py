@@ -91,9 +91,7 @@ class Walkthrough:
             RunFailed: the run failed; the reason is its message.
         """
         if arm not in self.arms or nproc not in self.process_counts:
-            print(
-                f"{arm} on {nproc} process(es) was not asked for: arms {','.join(self.arms)}, processes {self.process_counts}"
-            )
+            print(f"{arm} x {nproc} was not asked for: arms {','.join(self.arms)}, processes {self.process_counts}")
             return
         self._run(arm, nproc, repeat=0)
 

@@ -1,6 +1,6 @@
-"""Started by a test for each rank: gradients of one step of an arm on this rank's part of a fixed batch, by rank 0 to a file.
+"""Started by a test for each rank: gradients of one step of an arm on this rank's part of a fixed batch.
 
-Usage: gradients.py ARM OUT_FILE
+Usage: gradients.py ARM OUT_FILE      (rank 0 writes the file)
 """
 
 import sys

@@ -7,4 +7,4 @@ PROCESS_START = time.time()
 """When this process began, in unix seconds: read here because importing torch is part of what a start costs."""
 
 PARENT_PID = os.getppid()
-"""The process that started this one, read before torch is imported: by then it may have ended and another taken its place."""
+"""The process that started this one, read before torch is imported: it may end meanwhile and be replaced by init."""

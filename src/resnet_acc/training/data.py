@@ -32,7 +32,7 @@ class Plan:
 
 
 class ImageTree(datasets.ImageFolder):
-    """torchvision's ImageFolder without hidden folders and files, which editors leave behind and nobody means as data."""
+    """torchvision's ImageFolder without hidden folders and files, which editors leave behind."""
 
     def __init__(self, root: Path, transform: transforms.Compose, classes: list[str] | None = None) -> None:
         self._expected = classes
@@ -44,7 +44,9 @@ class ImageTree(datasets.ImageFolder):
         Raises:
             ValueError: there is no class, or a class that training does not have.
         """
-        found = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir() and not entry.name.startswith("."))
+        found = sorted(
+            entry.name for entry in os.scandir(directory) if entry.is_dir() and not entry.name.startswith(".")
+        )
         if not found:
             raise ValueError(f"{directory} has no class folders; it needs {directory}/<class>/<image>.JPEG")
         extra = sorted(set(found) - set(self._expected or found))
@@ -152,7 +154,9 @@ class SyntheticBatches:
     near zero, and a GPU runs faster on such numbers than on real ones.
     """
 
-    def __init__(self, config: RunConfig, place: Place, device: torch.device, memory_format: torch.memory_format) -> None:
+    def __init__(
+        self, config: RunConfig, place: Place, device: torch.device, memory_format: torch.memory_format
+    ) -> None:
         random = torch.Generator().manual_seed(config.seed * 1009 + place.rank)
         shape = (config.batch_size, 3, config.image_size, config.image_size)
         self._batches = [

@@ -1,6 +1,6 @@
 """This process's place among the ranks, and the small host-side exchanges that every arm shares.
 
-Records are summed over ranks on the host through gloo, at interval ends only, so that no arm's device work differs by it.
+Records are summed over ranks on the host through gloo, at interval ends only: no arm's device work differs by it.
 """
 
 import ctypes
@@ -71,7 +71,8 @@ class HostGroup:
     def _exchange(self, tensors: list[torch.Tensor], exchange: Callable[[torch.Tensor], object]) -> None:
         if self.world_size == 1:
             return
-        for dtype in {tensor.dtype for tensor in tensors}:
+        # In the tensors' own order: that of a set of dtypes differs between processes, whose exchanges would then mix.
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             same = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.reshape(-1) for tensor in same])
             exchange(flat)

@@ -101,7 +101,7 @@ class Loop:
         self._log_interval(epoch, window, end - window.begin, own)
         if self._streak >= NONFINITE_LIMIT:
             raise NonFiniteLoss(
-                f"the loss has been inf or nan since step {self._step - int(self._streak) + 1} (now step {self._step}); "
+                f"the loss has been inf or nan since step {self._step - int(self._streak) + 1} (now {self._step}); "
                 f"use a smaller --lr than {self._config.learning_rate}, or --amp_level=O0"
             )
         return Window(end)

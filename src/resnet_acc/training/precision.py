@@ -26,7 +26,9 @@ class Precision:
     def autocast(self) -> torch.autocast:
         """A context in which the forward pass runs in `dtype`; one that does nothing for float32."""
         # A disabled context still checks its dtype against the device, so float32 is not handed on.
-        return torch.autocast(self.device_type, dtype=self.dtype if self.enabled else torch.bfloat16, enabled=self.enabled)
+        return torch.autocast(
+            self.device_type, dtype=self.dtype if self.enabled else torch.bfloat16, enabled=self.enabled
+        )
 
     def make_scaler(self) -> torch.amp.GradScaler:
         """Loss scaling, which float16 needs (its smallest number is 6e-8) and bfloat16 and float32 do not."""

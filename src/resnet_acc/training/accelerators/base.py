@@ -17,7 +17,7 @@ Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
 class Accelerator(abc.ABC):
-    """One arm. The loop calls, in this order: setup, prepare, then batches, train_step, finish and the read-outs, teardown.
+    """One arm. The loop calls setup, prepare, then batches, train_step, finish and the read-outs, and teardown.
 
     Data order, loss, optimizer settings, logging and timing are the loop's; an arm only says how a step is computed.
     """
@@ -53,7 +53,7 @@ class Accelerator(abc.ABC):
 
     @abc.abstractmethod
     def train_step(self, images: torch.Tensor, target: torch.Tensor) -> None:
-        """One update on a batch that lies on the device: images [N, 3, H, W], classes [N]. Never waits for the device."""
+        """One update on a batch on the device, images [N, 3, H, W] and classes [N]. Never waits for the device."""
 
     @abc.abstractmethod
     def finish(self) -> None:
@@ -137,8 +137,8 @@ class Accelerator(abc.ABC):
         hits = correct_counts(output, target, counts)
         return torch.cat([(losses * counts).sum().reshape(1), hits, counts.sum().reshape(1)])
 
-    def end_eval_step(self) -> None:
-        """What the device needs after each validation batch; most need nothing."""
+    def end_eval_step(self) -> None:  # noqa: B027 (a hook: most arms need nothing here)
+        """What the device needs after each validation batch."""
 
     def synchronise_buffers(self, group: HostGroup) -> None:
         """Give every rank rank 0's BatchNorm statistics, so that a validation image's score is the same on any rank."""

@@ -16,9 +16,8 @@ from resnet_acc.training.precision import verify_autocast
 class KeptSteps:
     """Outputs and losses of an interval's steps, counted when it ends.
 
-    Counting each step on its own takes some twenty small kernels, which an interpreter that launches one at a time feels:
-    1 to 3 % of a step on an H200. Kept and counted together they cost nothing within the interval. (torch-xla counts
-    within its graph instead.)
+    Counting each step on its own takes some twenty small kernels, which the host launches one at a time while the
+    device waits. Kept and counted together they cost nothing within the interval. (torch-xla counts within its graph.)
     """
 
     LONGEST = 64
@@ -55,7 +54,9 @@ class KeptSteps:
             self._count()
         assert self._correct is not None, "an interval has at least one step"
         steps = len(self._losses)
-        read = torch.cat([self._correct, *(torch.stack(part).float() for part in (self._losses, self._skipped) if part)]).tolist()
+        read = torch.cat(
+            [self._correct, *(torch.stack(part).float() for part in (self._losses, self._skipped) if part)]
+        ).tolist()
         losses, skipped = read[2 : 2 + steps], read[2 + steps :]
         nonfinite = [not math.isfinite(loss) for loss in losses]
         last_finite = max((number for number, bad in enumerate(nonfinite) if not bad), default=-1)

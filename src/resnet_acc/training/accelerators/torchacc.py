@@ -1,7 +1,7 @@
 """torchacc: the article's steps on the XLA compiler, in the article's order.
 
-Upstream torch_xla 2.9 stands in for Alibaba's closed fork; where the vendor's own namespace is installed it is used. Notebook
-02 shows this file, so it reads from top to bottom as the article does.
+Upstream torch_xla 2.9 stands in for Alibaba's closed fork; where the vendor's own namespace is installed it is used.
+Readers are sent to this file, so it reads from top to bottom as the article does.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from resnet_acc.training.accelerators.base import Accelerator, Batches, process_
 from resnet_acc.training.distributed import HostGroup, verify_gradient_mean
 from resnet_acc.training.precision import verify_autocast
 
-# --- 1. imports ---------------------------------------------------------------------------------------------------------
+# --- 1. imports ---
 if enable_torchacc_compiler():
     try:
         import torchacc.torch_xla as torch_xla
         import torchacc.torch_xla.core.xla_model as xm
         import torchacc.torch_xla.debug.metrics as xla_metrics
         import torchacc.torch_xla.distributed.parallel_loader as parallel_loader
-        import torchacc.torch_xla.distributed.xla_backend
+        import torchacc.torch_xla.distributed.xla_backend  # noqa: F401 (registers the backend)
         from torchacc.torch_xla.amp import syncfree
     except ImportError:
         import torch_xla
@@ -42,7 +42,7 @@ class TorchaccAccelerator(Accelerator):
         # torch_xla.amp.autocast does nothing off a TPU; PyTorch's own takes effect on every XLA device.
         return "xla"
 
-    # --- 2. process group, 3. set_replication ----------------------------------------------------------------------------
+    # --- 2. process group, 3. set_replication ---
     def setup(self) -> None:
         if self.precision.dtype is torch.float16:
             raise RuntimeError("torchacc has no loss scaling for float16 (torch-xla 2.9); use --amp_dtype=bfloat16")
@@ -56,13 +56,13 @@ class TorchaccAccelerator(Accelerator):
             verify_gradient_mean(self._mean, self.place, self.device)
         verify_autocast(self.precision, self.device)
 
-    # --- 4. loader ---------------------------------------------------------------------------------------------------------
+    # --- 4. loader ---
     def on_device(self, batches: Batches) -> Batches:
         source = _Relay(batches)
         yield from parallel_loader.MpDeviceLoader(source, self.device, loader_prefetch_size=4, device_prefetch_size=2)
         source.raise_error()
 
-    # --- 5. model placement, 6. optimizer -----------------------------------------------------------------------------------
+    # --- 5. model placement, 6. optimizer ---
     def prepare(self, model: nn.Module) -> None:
         self.model = model.to(self.device)
         settings: dict[str, Any] = {"lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}
@@ -78,8 +78,8 @@ class TorchaccAccelerator(Accelerator):
     def _materialise_optimizer_state(self) -> None:
         """Make the optimizer's state before the first step, where AdamW would make it.
 
-        Made within the first step its zeros would be constants of that graph, and the second step, which reads them from
-        the device, another graph: twice the compilation.
+        Made within the first step its zeros would be constants of that graph, and the second step, which reads them
+        from the device, another graph: twice the compilation.
         """
         for parameter in self.model.parameters():
             state = self.optimizer.state[parameter]
@@ -90,20 +90,20 @@ class TorchaccAccelerator(Accelerator):
                 state["max_exp_avg_sq"] = torch.empty(0).to(self.device)  # syncfree reads it even without amsgrad
 
     def train_step(self, images: torch.Tensor, target: torch.Tensor) -> None:
-        # --- 7. autocast ------------------------------------------------------------------------------------------------
+        # --- 7. autocast ---
         with self.precision.autocast():
             output = self.model(images)
             loss = self.criterion(output, target)
         self.optimizer.zero_grad()
         loss.backward()
-        # --- 8. gradient all-reduce --------------------------------------------------------------------------------------
+        # --- 8. gradient all-reduce ---
         self._mean(xm._fetch_gradients(self.optimizer))
         if self.precision.enabled:
             self.optimizer.step(found_inf=self._found_inf)
         else:
             self.optimizer.step()
         self.add_totals(output, target, loss)
-        # --- 9. one graph per step -----------------------------------------------------------------------------------------
+        # --- 9. one graph per step ---
         torch_xla.sync()
 
     def _mean(self, gradients: list[torch.Tensor]) -> None:
