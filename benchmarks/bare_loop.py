@@ -43,9 +43,9 @@ def main() -> None:
             finish(device)
             begin = time.perf_counter()
         images, target = batches[step % NUM_BATCHES]
+        optimizer.zero_grad()
         with torch.autocast(device.type, dtype=dtype if amp else torch.bfloat16, enabled=amp):
             loss = criterion(forward(images), target)
-        optimizer.zero_grad()
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()

@@ -31,18 +31,33 @@ def main() -> None:
         "loops": {},
         "mock": {},
     }
-    for arm in options.arms.split(",") if options.repeats else []:
-        rates: dict[str, list[float]] = {"product": [], "bare": []}
-        for kind in ("product", "bare", "bare", "product") * options.repeats:
-            rate = run_product(options, arm, "synthetic") if kind == "product" else run_bare(options, arm)
-            rates[kind].append(rate["images_per_s"])
-            print(f"{arm:9} {kind:8} {rate['images_per_s']:9.1f} images/s", flush=True)
-        results["loops"][arm] = rates
-        save(options.out, results)
-    for arm in options.arms.split(",") if options.mock else []:
-        results["mock"][arm] = run_product(options, arm, options.mock)
-        save(options.out, results)
+    arms = options.arms.split(",")
+    failed = []
+    for measure, wanted in ((measure_loops, options.repeats), (measure_mock, options.mock)):
+        for arm in arms if wanted else []:
+            try:
+                measure(options, arm, results)
+            except subprocess.CalledProcessError as error:
+                failed.append(arm)
+                print(f"{arm}: {shlex.join(error.cmd)} ended with {error.returncode}:\n{error.stdout}\n{error.stderr}")
+            save(options.out, results)
     print(report(results))
+    sys.exit(1 if failed else 0)
+
+
+def measure_loops(options: argparse.Namespace, arm: str, results: dict[str, Any]) -> None:
+    """The launcher's loop and the bare one in turn."""
+    rates: dict[str, list[float]] = {"product": [], "bare": []}
+    for kind in ("product", "bare", "bare", "product") * options.repeats:
+        rate = run_product(options, arm, "synthetic") if kind == "product" else run_bare(options, arm)
+        rates[kind].append(rate["images_per_s"])
+        print(f"{arm:9} {kind:8} {rate['images_per_s']:9.1f} images/s", flush=True)
+    results["loops"][arm] = rates
+
+
+def measure_mock(options: argparse.Namespace, arm: str, results: dict[str, Any]) -> None:
+    """The launcher's loop on JPEG files."""
+    results["mock"][arm] = run_product(options, arm, options.mock)
 
 
 def run_product(options: argparse.Namespace, arm: str, data: str) -> dict[str, Any]:
@@ -83,17 +98,21 @@ def run_bare(options: argparse.Namespace, arm: str) -> dict[str, Any]:
     """Run bare_loop.py with the same settings."""
     names = ("batch_size", "model", "image_size", "device", "amp_dtype", "steps", "warmup_steps")
     values = [f"--{name}={getattr(options, name)}" for name in names]
+    if arm == "inductor" and options.device == "cuda":
+        values.append("--compile_mode=reduce-overhead")  # as the launcher's arm does on one GPU
     output = execute([sys.executable, str(ROOT / "benchmarks" / "bare_loop.py"), f"--arm={arm}", *values])
     return json.loads(output.splitlines()[-1])
 
 
 def execute(command: list[str]) -> str:
-    """Run a command with this checkout's package; give its output, or end with it where it fails."""
+    """Run a command with this checkout's package and give its output.
+
+    Raises:
+        subprocess.CalledProcessError: it failed; the error holds its output.
+    """
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
-    return done.stdout
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def machine() -> dict[str, str]:

@@ -52,7 +52,8 @@ class RunConfig:
     data: str = _option("mock", "synthetic | mock | path of a folder with train/<class>/ and val/<class>/")
     epochs: int = _option(1, "passes over the training data, at most")
     max_steps: int | None = _option(
-        None, f"training steps at most, over all epochs (none: no cap; an epoch of synthetic is {SYNTHETIC_EPOCH_STEPS})"
+        None,
+        f"training steps at most, over all epochs (none: no cap; an epoch of synthetic is {SYNTHETIC_EPOCH_STEPS})",
     )
     warmup_steps: int | None = _option(None, "steps before the first timed interval (none: 10, at most a quarter)")
     log_interval: int = _option(10, "steps between two records")
@@ -60,7 +61,10 @@ class RunConfig:
     lr: float | None = _option(None, "learning rate (none: 1e-3, or 1e-6 on synthetic data, whose labels are noise)")
     weight_decay: float = _option(0.01, "AdamW's decoupled weight decay")
     seed: int = _option(0, "seed of weights, data order and augmentation")
-    workers: int | None = _option(None, "loader processes per rank (none: a rank's share of the cores, at most 16; on a CPU, which also trains, one)")
+    workers: int | None = _option(
+        None,
+        "loader processes per rank (none: a rank's share of the cores, at most 16; on a CPU, which also trains, one)",
+    )
     device: str = _option("auto", "auto: cuda where there is a GPU, else cpu", DEVICES)
     nnodes: int = _option(1, "machines")
     node_rank: int = _option(0, "number of this machine, from 0")
@@ -97,13 +101,19 @@ class RunConfig:
 
     def _check_pairs(self) -> None:
         if self.compiler_opt and self.kernel_opt:
-            raise ValueError("compiler_opt and kernel_opt are two arms; give one of them (inductor has kernel_opt's changes)")
+            raise ValueError(
+                "compiler_opt and kernel_opt are two arms; give one of them (inductor has kernel_opt's changes)"
+            )
         if self.compiler != "torchacc" and not self.compiler_opt:
-            raise ValueError(f"compiler is {self.compiler!r} without compiler_opt, so nothing would use it; add --compiler-opt")
+            raise ValueError(
+                f"compiler is {self.compiler!r} without compiler_opt, so nothing would use it; add --compiler-opt"
+            )
         if self.amp_level == "O0" and self.amp_dtype != "auto":
             raise ValueError(f"amp_dtype is {self.amp_dtype!r} with amp_level O0, which is float32; use amp_level O1")
         if self.node_rank >= self.nnodes:
-            raise ValueError(f"node_rank is {self.node_rank} with nnodes {self.nnodes}; it counts from 0 to {self.nnodes - 1}")
+            raise ValueError(
+                f"node_rank is {self.node_rank} with nnodes {self.nnodes}; it counts from 0 to {self.nnodes - 1}"
+            )
         if self.nnodes > 1 and self.master_addr in ("127.0.0.1", "localhost"):
             raise ValueError(f"nnodes is {self.nnodes} but master_addr is {self.master_addr}; give machine 0's address")
         if self.max_steps is not None and self.warmup_steps is not None and self.warmup_steps >= self.max_steps:

@@ -120,18 +120,17 @@ class Walkthrough:
             self._skipped.append({"arm": arm, "nproc": nproc, "reason": str(error)})
             self._save("running")
             return
-        entry: dict[str, Any] = {"run_dir": None, "arm": arm, "nproc": nproc, "repeat": repeat, "status": "failed"}
+        entry: dict[str, Any] = {"run_dir": None, "arm": arm, "nproc": nproc, "repeat": repeat, "status": "interrupted"}
         self._entries = [old for old in self._entries if not _same_place(old, entry)] + [entry]
         try:
             run_dir = launch_cell(config)
-            entry["status"] = "finished"
         except RunFailed as error:
-            run_dir = error.run_dir
-            self._note(entry, run_dir)
+            self._note(entry, error.run_dir, "failed")
             raise
-        self._note(entry, run_dir)
+        self._note(entry, run_dir, "finished")
 
-    def _note(self, entry: dict[str, Any], run_dir: Path | None) -> None:
+    def _note(self, entry: dict[str, Any], run_dir: Path | None, status: str) -> None:
+        entry["status"] = status
         entry["run_dir"] = str(run_dir.relative_to(self.output)) if run_dir else None
         self._save("running")
 

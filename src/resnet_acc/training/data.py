@@ -36,7 +36,9 @@ class ImageTree(datasets.ImageFolder):
 
     def __init__(self, root: Path, transform: transforms.Compose, classes: list[str] | None = None) -> None:
         self._expected = classes
-        super().__init__(str(root), transform, is_valid_file=_is_visible_image)
+        super().__init__(
+            str(root), transform, is_valid_file=lambda path: _is_visible_image(os.path.relpath(path, root))
+        )
 
     def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
         """Folder names that do not begin with a dot, in order; a validation set takes the training set's numbers.
@@ -194,5 +196,5 @@ def pad_batch(images: torch.Tensor, target: torch.Tensor, size: int) -> tuple[to
 
 
 def _is_visible_image(path: str) -> bool:
-    name = os.path.basename(path)
-    return not name.startswith(".") and name.lower().endswith(datasets.folder.IMG_EXTENSIONS)
+    hidden = any(part.startswith(".") for part in path.split(os.sep))
+    return not hidden and path.lower().endswith(datasets.folder.IMG_EXTENSIONS)

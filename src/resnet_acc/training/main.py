@@ -71,6 +71,7 @@ def start_record(
         "model": config.model,
         "device": accelerator.device_type,
         "device_name": torch.cuda.get_device_name() if accelerator.device_type == "cuda" else cpu_name(),
+        "compile_mode": accelerator.compile_mode,
         "amp_level": config.amp_level,
         "amp_dtype": accelerator.precision.name,
         "batch_size": config.batch_size,

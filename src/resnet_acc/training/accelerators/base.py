@@ -35,6 +35,11 @@ class Accelerator(abc.ABC):
         self.optimizer: torch.optim.Optimizer
         self._totals: torch.Tensor
 
+    @property
+    def compile_mode(self) -> str | None:
+        """How the arm's compiler is asked to work, for the records; None where it has no modes."""
+        return None
+
     def autocast_device_type(self) -> str:
         """The device type that autocast is asked for."""
         return self.device_type

@@ -92,7 +92,7 @@ class EagerAccelerator(Accelerator):
             gradient.div_(self.place.world_size)
 
     def prepare(self, model: nn.Module) -> None:
-        self._inner = model.to(self.device, memory_format=self.memory_format)
+        self._inner = model.to(self.device, memory_format=self.memory_format)  # type: ignore[call-overload]
         self.model = self.distribute(self._inner)
         self.optimizer = torch.optim.AdamW(
             self._inner.parameters(),
@@ -123,10 +123,10 @@ class EagerAccelerator(Accelerator):
         return self._kept.read()
 
     def train_step(self, images: torch.Tensor, target: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
         with self.precision.autocast():
             output = self.model(images)
             loss = self.criterion(output, target)
-        self.optimizer.zero_grad()
         self.scaler.scale(loss).backward()
         self.scaler.step(self.optimizer)
         skipped = self._skipped()

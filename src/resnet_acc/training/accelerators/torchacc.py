@@ -99,7 +99,7 @@ class TorchaccAccelerator(Accelerator):
         # --- 8. gradient all-reduce ---
         self._mean(xm._fetch_gradients(self.optimizer))
         if self.precision.enabled:
-            self.optimizer.step(found_inf=self._found_inf)
+            self.optimizer.step(found_inf=self._found_inf)  # type: ignore[call-overload]
         else:
             self.optimizer.step()
         self.add_totals(output, target, loss)
