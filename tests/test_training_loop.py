@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from resnet_acc.config import RunConfig
 from resnet_acc.logger import create_logger
 from resnet_acc.training.accelerators.base import Accelerator
-from resnet_acc.training.accelerators.eager import EagerAccelerator, KernelAccelerator
+from resnet_acc.training.accelerators.eager import EagerAccelerator, KeptSteps, KernelAccelerator
 from resnet_acc.training.data import TrainingData
-from resnet_acc.training.distributed import Place
+from resnet_acc.training.distributed import HostGroup, Place
 from resnet_acc.training.loop import NONFINITE_LIMIT, Loop, NonFiniteLoss
+from resnet_acc.training.model import TOTALS, add_to_totals
 
 ALONE = Place(rank=0, local_rank=0, world_size=1)
 PAID_AT_SYNC_S = 0.02
@@ -150,3 +152,48 @@ def test_an_overflow_is_skipped_counted_and_scaled_down(tmp_path: Path, arm: typ
     assert not torch.equal(weights[1], weights[2])
     assert not torch.equal(weights[2], weights[3])
     assert records(tmp_path, "end")[0]["skipped_steps"] == 1
+
+
+@pytest.mark.parametrize("steps", [3, KeptSteps.LONGEST, 2 * KeptSteps.LONGEST + 5])
+def test_totals_counted_together_are_those_counted_step_by_step(steps: int) -> None:
+    torch.manual_seed(0)
+    kept, totals = KeptSteps(2.0), torch.tensor([0.0] * 5 + [2.0])
+    for step in range(steps):
+        output, target = torch.randn(4, 7), torch.randint(0, 7, (4,))
+        loss = torch.tensor(math.nan if step in (0, 1, steps - 1) else float(step))
+        skipped = torch.tensor(float(step % 2))
+        kept.add(output, target, loss, skipped)
+        totals = add_to_totals(totals, output, target, loss, skipped)
+    read = kept.read()
+    assert list(read) == list(TOTALS)
+    assert list(read.values()) == pytest.approx(totals.tolist(), nan_ok=True)
+    assert read["nonfinite_streak"] == (5.0 if steps == 3 else 1.0)
+    assert read["skipped_steps"] == steps // 2
+
+
+def test_eager_reads_back_once_an_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = RunConfig(data="synthetic", image_size=32, batch_size=2, max_steps=12, warmup_steps=4, log_interval=4)
+    accelerator = EagerAccelerator(config, ALONE, "cpu")
+    accelerator.setup()
+    accelerator.prepare(nn.Sequential(nn.Flatten(), nn.Linear(3072, 1000)))
+    monkeypatch.setattr(accelerator.optimizer, "step", lambda: None)  # AdamW's own, on a CPU, reads its step count
+    reads = []
+    for name in ("item", "tolist", "__float__", "__bool__"):
+        original = getattr(torch.Tensor, name)
+        monkeypatch.setattr(torch.Tensor, name, lambda t, _o=original, _n=name: (reads.append(_n), _o(t))[1])
+    create_logger(tmp_path, 0)
+    Loop(config, accelerator, TrainingData(config, ALONE, "cpu"), time.time()).run()
+    assert len(records(tmp_path, "interval")) == 4
+    assert reads == ["tolist"] * 4
+
+
+def test_buffers_are_exchanged_in_their_own_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Ranks that exchange dtypes in different orders receive one another's numbers as something else, or end.
+    sent: list[tuple[torch.dtype, int]] = []
+    monkeypatch.setattr(dist, "broadcast", lambda flat, src, group: sent.append((flat.dtype, flat.numel())))
+    group = HostGroup()
+    group.world_size = 2
+    group.broadcast_(
+        [torch.zeros(3, dtype=dtype) for dtype in (torch.int64, torch.float32, torch.float64, torch.int64)]
+    )
+    assert sent == [(torch.int64, 6), (torch.float32, 3), (torch.float64, 3)]
