@@ -54,7 +54,8 @@ def test_more_processes_than_cores_are_allowed_with_a_warning(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("changes", "arm", "device", "words"),
     [
-        ({"torch": "2.3.1"}, "kernel", "cpu", ["torch >= 2.4", "2.3.1"]),
+        ({"torch": "2.3.1"}, "kernel", "cpu", ["kernel needs torch >= 2.4", "2.3.1"]),
+        ({"torch": "2.3.1"}, "inductor", "cpu", ["inductor needs torch >= 2.4", "2.3.1"]),
         ({"cxx_compiler": None}, "inductor", "cpu", ["cxx_compiler", "g++"]),
         ({"python_headers": False}, "inductor", "cpu", ["python_headers", "python3-dev"]),
         ({"triton": None}, "inductor", "cuda", ["triton"]),

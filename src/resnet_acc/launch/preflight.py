@@ -90,8 +90,8 @@ def _why_not(arm: str, environment: dict[str, Any], device: str) -> str | None:
         return f"{missing} cannot be imported ({reason}); run: bash prepare.sh"
     if device == "tpu" and arm != "torchacc":
         return f"{arm} has no TPU device; use --compiler-opt, or --device=cpu"
-    if arm == "kernel" and device == "cpu" and version(torch) < (2, 4):
-        return f"kernel needs torch >= 2.4 for its fused optimizer on cpu and this is {torch}; install a newer torch"
+    if arm in ("kernel", "inductor") and device == "cpu" and version(torch) < (2, 4):
+        return f"{arm} needs torch >= 2.4 for its fused optimizer on cpu and this is {torch}; install a newer torch"
     if arm == "inductor":
         return _why_not_inductor(environment, device)
     if arm == "torchacc":

@@ -72,8 +72,8 @@ class Accelerator(abc.ABC):
         """Graphs compiled so far."""
         return 0
 
-    def compile_seconds(self) -> float:
-        """Seconds that the compiler says it has spent so far."""
+    def compile_seconds(self) -> float | None:
+        """Seconds that the compiler says it has spent so far; None where it does not say."""
         return 0.0
 
     def compile_cache_hits(self) -> int:

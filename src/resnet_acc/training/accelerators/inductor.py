@@ -2,7 +2,7 @@
 
 import torch
 from torch import nn
-from torch._dynamo.utils import calculate_time_spent, counters
+from torch._dynamo import utils as dynamo_utils
 
 from resnet_acc.training.accelerators.eager import KernelAccelerator
 
@@ -34,10 +34,14 @@ class InductorAccelerator(KernelAccelerator):
         super().add_totals(output, target, loss, skipped)
 
     def compilations(self) -> int:
-        return counters["stats"]["unique_graphs"]
+        return dynamo_utils.counters["stats"]["unique_graphs"]
 
-    def compile_seconds(self) -> float:
-        return calculate_time_spent().get("total_wall_time", 0.0)
+    def compile_seconds(self) -> float | None:
+        spent = getattr(dynamo_utils, "calculate_time_spent", None)  # since torch 2.4
+        return spent().get("total_wall_time", 0.0) if spent else None
 
     def compile_cache_hits(self) -> int:
-        return counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
+        return (
+            dynamo_utils.counters["inductor"]["fxgraph_cache_hit"]
+            + dynamo_utils.counters["aot_autograd"]["autograd_cache_hit"]
+        )
