@@ -1,6 +1,7 @@
 """Fixtures that several test files share."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +11,11 @@ from resnet_acc.datasets.mock import make_mock_imagenet
 
 # Two cores and many small runs: threads that wait for each other cost more than they give. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Started in the background (nohup, or & in a script) a process ignores these, and what it starts does too: a test that
+# interrupts itself or a run would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
