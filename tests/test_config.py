@@ -4,8 +4,9 @@ import json
 import math
 
 import pytest
+from torchvision.models import list_models
 
-from resnet_acc.config import ARMS, PRESETS, RunConfig, preset_config
+from resnet_acc.config import ARMS, MODELS, PRESETS, RunConfig, preset_config
 
 
 def test_article_command_is_the_torchacc_arm() -> None:
@@ -46,6 +47,7 @@ def test_presets_are_valid(preset: str) -> None:
         ({"weight_decay": math.inf}, ["weight_decay", "inf"]),
         ({"image_size": 31}, ["31", "32"]),
         ({"model": "../../etc/passwd"}, ["passwd", "resnet50"]),
+        ({"model": "resnet5"}, ["'resnet5'", "resnet50"]),
         ({"model": "vgg16"}, ["vgg16"]),
         ({"data": " "}, ["data"]),
         ({"warmup_steps": 20, "max_steps": 10}, ["20", "10", "0 steps after warm-up"]),
@@ -64,6 +66,10 @@ def test_bad_values_are_named_with_a_mend(values: dict, words: list[str]) -> Non
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+def test_models_are_torchvisions_resnets() -> None:
+    assert set(MODELS) == {name for name in list_models() if name.startswith(("resnet", "resnext", "wide_resnet"))}
 
 
 def test_whole_floats_and_ints_for_floats_are_taken() -> None:

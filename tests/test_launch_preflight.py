@@ -59,6 +59,7 @@ def test_more_processes_than_cores_are_allowed_with_a_warning(monkeypatch: pytes
         ({"cxx_compiler": None}, "inductor", "cpu", ["cxx_compiler", "g++"]),
         ({"python_headers": False}, "inductor", "cpu", ["python_headers", "python3-dev"]),
         ({"triton": None}, "inductor", "cuda", ["triton"]),
+        ({"torch_folder": "/my env/torch"}, "inductor", "cpu", ["/my env/torch", "white space"]),
         ({"torch_xla": None}, "torchacc", "cpu", ["torch_xla 2.9", "pip install"]),
         ({"torch_xla": "2.8.1"}, "torchacc", "cpu", ["2.9", "2.8.1"]),
         ({}, "torchacc", "cuda", ["NVIDIA", "2.9.0", "--device=cpu", "vendor"]),

@@ -97,7 +97,7 @@ def comparison_of(folder: Path) -> tuple[Path, dict]:
 
 
 def test_walkthrough_trains_every_arm_that_can_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notebook = run_notebook(FIRST, tmp_path, monkeypatch, **TINY, processes="1")
+    notebook = run_notebook(FIRST, tmp_path, monkeypatch, **TINY, processes=1)
     folder, comparison = comparison_of(tmp_path)
     expected = ["eager", "torchacc", "kernel", *(["inductor"] if shutil.which("g++") else [])]
     assert [(run["arm"], run["nproc"], run["status"]) for run in comparison["runs"]] == [
@@ -133,6 +133,7 @@ def test_walkthrough_repeats_in_turn_on_one_and_two_processes(tmp_path: Path, mo
         ({"amp_level": 1}, "amp_level"),
         ({"arms": "eager,fast"}, "'fast'"),
         ({"processes": "0"}, "nproc_per_node is 0"),
+        ({"processes": 0}, "nproc_per_node is 0"),
         ({"processes": "two"}, "'two'"),
         ({"repeats": 0}, "repeats is 0"),
         ({"preset": "slow"}, "'slow'"),

@@ -32,7 +32,7 @@ class Walkthrough:
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         values = {name: value for name, value in parameters.items() if value is not None}
         self.arms = _checked_arms(values.pop("arms"))
-        processes, self.repeats = values.pop("processes"), values.pop("repeats")
+        processes, self.repeats = values.pop("processes", None), values.pop("repeats")
         if self.repeats < 1:
             raise ValueError(f"repeats is {self.repeats}; give at least 1")
         self.base = preflight.resolve(preset_config(values.pop("preset"), **values))
@@ -44,14 +44,14 @@ class Walkthrough:
         self._entries: list[dict[str, Any]] = []
         self._skipped: list[dict[str, Any]] = []
 
-    def _process_counts(self, asked: str) -> list[int]:
-        """The counts asked for; "auto" is one and all GPUs, or one and two on a CPU."""
-        if asked == "auto":
+    def _process_counts(self, asked: str | int | None) -> list[int]:
+        """The counts asked for; None is one and all GPUs, or one and two on a CPU."""
+        if asked is None:
             return sorted({1, self.environment["cuda"]["count"] if self.device == "cuda" else 2})
         try:
-            counts = sorted({int(part) for part in asked.split(",")})
+            counts = sorted({int(part) for part in str(asked).split(",")})
         except ValueError:
-            raise ValueError(f'processes is {asked!r}; give "auto", or counts such as "1,2"') from None
+            raise ValueError(f'processes is {asked!r}; give counts such as "1,2"') from None
         for count in counts:
             self.base.with_arm("eager", count)  # refuses a count below 1
         return counts
@@ -85,22 +85,23 @@ class Walkthrough:
     def launch(self, arm: str, nproc: int) -> None:
         """Run one arm, by the shell command that is printed, and note it for the comparison.
 
-        An arm that was not asked for or cannot run here is passed over with the reason; it never runs as another.
-
-        Raises:
-            RunFailed: the run failed; the reason is its message.
+        An arm that was not asked for or cannot run here is passed over with the reason; it never runs as another. A
+        run that fails is noted, and report() fails for it in the end: what the others measured is not lost.
         """
         if arm not in self.arms or nproc not in self.process_counts:
             print(f"{arm} x {nproc} was not asked for: arms {','.join(self.arms)}, processes {self.process_counts}")
             return
         self._run(arm, nproc, repeat=0)
 
-    def repeat(self) -> None:
-        """The repeats after the first, in turn (A B C, C B A, ...), so that a drift of the machine falls on all alike.
+    def launch_several(self, arm: str) -> None:
+        """Run one arm on the largest number of processes, where that is more than one."""
+        if self.several == 1:
+            print("one process is all that was asked for or that there are devices for: see above")
+        else:
+            self.launch(arm, self.several)
 
-        Raises:
-            RunFailed: a run failed.
-        """
+    def repeat(self) -> None:
+        """The repeats after the first, in turn (A B C, C B A, ...): a drift of the machine falls on all alike."""
         cells = [(entry["arm"], entry["nproc"]) for entry in self._entries if entry["repeat"] == 0]
         if self.repeats == 1:
             print(
@@ -126,7 +127,8 @@ class Walkthrough:
             run_dir = launch_cell(config)
         except RunFailed as error:
             self._note(entry, error.run_dir, "failed")
-            raise
+            print(f"{config.suffix} failed: {error}")
+            return
         self._note(entry, run_dir, "finished")
 
     def _note(self, entry: dict[str, Any], run_dir: Path | None, status: str) -> None:
@@ -159,6 +161,7 @@ class Walkthrough:
 
         Raises:
             ValueError: nothing has been run yet.
+            RuntimeError: a run failed; the report of the others is written all the same.
         """
         if self._folder is None:
             raise ValueError("nothing has been run yet; run the cells above first")
@@ -168,6 +171,9 @@ class Walkthrough:
         print(f"table:  {report.table}")
         for figure in report.figures:
             print(f"figure: {figure}")
+        failed = [f"{entry['arm']} x {entry['nproc']}" for entry in self._entries if entry["status"] == "failed"]
+        if failed:
+            raise RuntimeError(f"{len(failed)} of {len(self._entries)} runs failed: {', '.join(failed)}; see above")
         return report
 
     def verdict(self) -> str:

@@ -101,6 +101,13 @@ def _why_not(arm: str, environment: dict[str, Any], device: str) -> str | None:
 
 def _why_not_inductor(environment: dict[str, Any], device: str) -> str | None:
     errors = environment.get("errors", {})
+    folder = environment.get("torch_folder") or ""
+    if device == "cpu" and re.search(r"\s", folder):
+        # TorchInductor hands -L with this folder to the compiler unquoted.
+        return (
+            f"inductor on cpu cannot use torch {environment['torch']} from {folder}: there is white space in the path, "
+            "which TorchInductor's call of the compiler does not survive; use an environment at a path without"
+        )
     compiler = "c_compiler" if device == "cuda" else "cxx_compiler"
     needs = [compiler, "python_headers", *(["triton"] if device == "cuda" else [])]
     for name in needs:

@@ -181,5 +181,6 @@ class Loop:
             "acc5": 100.0 * correct5 / images,
             "seconds": time.perf_counter() - begin,
         }
+        self._compilations = self._accelerator.compilations()  # validation's graph is not the next interval's
         log_record("validation", **values)
         log_text("validation", values)

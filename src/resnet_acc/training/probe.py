@@ -40,6 +40,7 @@ def probe(quick: bool = False) -> dict[str, Any]:
     version = _metadata_version if quick else _imported_version
     report: dict[str, Any] = {"python": platform.python_version()}
     report["torch"] = str(torch.__version__) if torch is not None and hasattr(torch, "__version__") else None
+    report["torch_folder"] = os.path.dirname(torch.__file__) if getattr(torch, "__file__", None) else None
     report["torchvision"] = _guarded("torchvision", errors, lambda: version("torchvision"))
     report["triton"] = _guarded("triton", errors, lambda: _metadata_version("triton"))
     report["cuda"] = _guarded("cuda", errors, lambda: _cuda(torch, errors)) or _no_cuda()

@@ -1,6 +1,7 @@
 """inductor: torch.compile on top of the kernel arm's changes."""
 
 import torch
+import torch._inductor.config
 from torch import nn
 from torch._dynamo import utils as dynamo_utils
 
@@ -19,11 +20,18 @@ class InductorAccelerator(KernelAccelerator):
         """
         return "reduce-overhead" if self.device_type == "cuda" and self.place.world_size == 1 else "default"
 
+    def setup(self) -> None:
+        if self.device_type == "cpu":
+            # On a CPU nothing travels beside computation, so the graph is not split at DDP's buckets, and the number of
+            # threads is not written into the code: one compilation then serves any number of processes.
+            torch._dynamo.config.optimize_ddp = False
+            torch._inductor.config.cpp.dynamic_threads = True
+        super().setup()
+
     def distribute(self, model: nn.Module) -> nn.Module:
         if self.device_type == "cuda":
             # DDP inside: the graph is split at DDP's buckets, so that gradients travel while others are computed.
             return torch.compile(super().distribute(model), mode=self.compile_mode)  # type: ignore[return-value]
-        # On a CPU nothing travels beside computation; one graph for any number of processes is then compiled once.
         return super().distribute(torch.compile(model, mode=self.compile_mode))  # type: ignore[arg-type]
 
     def add_totals(
