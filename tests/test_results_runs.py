@@ -197,3 +197,10 @@ def test_reading_back_imports_no_torch() -> None:
         "assert not {'torch', 'resnet_acc.training', 'seaborn', 'pandas', 'scipy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_folder_that_never_came_to_a_run_is_no_result(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    run = load_run(tmp_path)
+    assert not run.is_result
+    assert "never started" in run.why_not

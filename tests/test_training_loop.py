@@ -122,6 +122,12 @@ def test_nonfinite_losses_are_written_and_a_lasting_one_stops(tmp_path: Path) ->
     assert [r["nonfinite_steps"] for r in intervals[:5]] == [0, 0, 1, 0, 1]
 
 
+def test_a_short_run_that_ends_on_nan_is_no_result(tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteLoss, match="since step 3 "):
+        run_queued(tmp_path, [2.0, 1.0] + [math.nan] * 6, max_steps=8, warmup_steps=1, log_interval=4)
+    assert records(tmp_path, "end") == []
+
+
 @pytest.mark.parametrize("arm", [EagerAccelerator, KernelAccelerator])
 def test_an_overflow_is_skipped_counted_and_scaled_down(tmp_path: Path, arm: type[EagerAccelerator]) -> None:
     config = RunConfig(

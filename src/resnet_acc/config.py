@@ -92,8 +92,8 @@ class RunConfig:
             _at_least(name, getattr(self, name), 0)
         if not 32 <= self.image_size <= 4096:
             raise ValueError(f"image_size is {self.image_size}; a ResNet needs 32 to 4096 pixels")
-        if self.seed >= 2**63:
-            raise ValueError(f"seed is {self.seed}; give a number below 2**63")
+        if self.seed >= 2**32:  # a rank's own seeds are multiples of it, and torch's have 64 bits
+            raise ValueError(f"seed is {self.seed}; give a number below 2**32")
         if self.master_port is not None and not 1 <= self.master_port <= 65535:
             raise ValueError(f"master_port is {self.master_port}; give a port from 1 to 65535")
         for name in ("data", "output", "master_addr"):

@@ -60,13 +60,17 @@ class RunFolder:
         parent = Path(config.output) / config.model / config.tag(checked.device_name) / config.suffix
         try:
             self.path = make_folder(parent)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"output {config.output!r} cannot be written ({error}); give another --output") from None
+        try:
             write_json(self.path / "config.json", config.to_json())
             write_atomically(self.path / "command.txt", shlex.join(rerun_command(config)) + "\n")
             write_json(self.path / "env.json", describe_environment(environment, checked))
             self._status = _first_status(self.path.name, checked.warnings)
             write_json(self.path / "status.json", self._status)
-        except OSError as error:
-            raise ValueError(f"output {config.output} cannot be written ({error}); give another --output") from None
+        except (OSError, ValueError) as error:
+            shutil.rmtree(self.path, ignore_errors=True)  # half a folder would be read as a run
+            raise ValueError(f"output {config.output!r} cannot be written ({error}); give another --output") from None
 
     @property
     def run_id(self) -> str:

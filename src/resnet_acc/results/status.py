@@ -44,7 +44,8 @@ def read_status(run_dir: Path) -> RunStatus:
     """Read <run_dir>/status.json; a run "running" whose process is gone comes back as "interrupted"."""
     path = run_dir / "status.json"
     if not path.is_file():
-        return RunStatus()
+        never = (run_dir / "config.json").is_file() and not (run_dir / "0").is_dir()
+        return RunStatus(reason="it never started: its folder holds no status and no rank" if never else None)
     values = read_json(path)
     if values is None or values.get("status") not in STATUSES:
         return RunStatus(reason="status.json cannot be read")

@@ -60,6 +60,8 @@ class Loop:
             self._train_epoch(epoch, source.epoch(epoch, steps))
             if self._data.val:
                 self._validate(epoch)
+        if self._streak and self._streak >= self._step / 2:
+            raise NonFiniteLoss(self._nonfinite_text())  # too short for the limit, and yet no result
         peak = self._accelerator.peak_memory_gib()
         log_record("end", step=self._step, peak_memory_gib=peak, **self._ended)
 
@@ -100,11 +102,14 @@ class Loop:
         self._accelerator.start_totals(self._streak)
         self._log_interval(epoch, window, end - window.begin, own)
         if self._streak >= NONFINITE_LIMIT:
-            raise NonFiniteLoss(
-                f"the loss has been inf or nan since step {self._step - int(self._streak) + 1} (now {self._step}); "
-                f"use a smaller --lr than {self._config.learning_rate}, or --amp_level=O0"
-            )
+            raise NonFiniteLoss(self._nonfinite_text())
         return Window(end)
+
+    def _nonfinite_text(self) -> str:
+        return (
+            f"the loss has been inf or nan since step {self._step - int(self._streak) + 1} (now {self._step}); "
+            f"use a smaller --lr than {self._config.learning_rate}, or --amp_level=O0"
+        )
 
     def _log_startup(self, setup_s: float, first_step_s: float) -> None:
         accelerator = self._accelerator

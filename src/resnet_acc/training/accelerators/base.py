@@ -158,7 +158,12 @@ class Accelerator(abc.ABC):
     def teardown(self) -> None:
         """Leave the process group."""
         if torch.distributed.is_initialized():
+            # DDP's reducer must not be the group's last owner: freed with the interpreter's lock held, the group waits
+            # for a gloo thread that itself waits for the lock, and the rank would never leave.
+            group = torch.distributed.group.WORLD
+            self.model = self.inner_model()
             torch.distributed.destroy_process_group()
+            del group
 
 
 class EpochSource:
