@@ -109,6 +109,7 @@ def fail(fault: str) -> None:
     if fault == "sigkill":
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "peer_closed":
+        time.sleep(4)  # a peer is gone before its connection is: on a busy machine it needs a while to go
         raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:41234")
     if fault == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
