@@ -10,7 +10,7 @@ from resnet_acc.launch.progress import read_end
 
 _END_SECONDS = 1.0
 """How often the records are looked at."""
-_UNSEEN_SECONDS = 10.0
+_UNSEEN_SECONDS = 3.0
 """A rank that is still not seen so long after another one was gone before anybody looked."""
 
 
