@@ -20,6 +20,9 @@ Settings (environment variables):
   RESNET_ACC_PYTHON       Python of the environment to use, instead of looking for one
   RESNET_ACC_TORCH_INDEX  a package index's address or a folder of wheels to take torch and torchvision from, such as
                           one with builds for the CPU alone, which are far smaller
+  RESNET_ACC_NVIDIA_XLA   1: where there is an NVIDIA GPU, also install the plugin with which torch-xla trains on it
+                          (jax-cuda12-pjrt, or jax-cuda13-pjrt for a torch built for CUDA 13 or for the CPU; a few
+                          hundred MB, for CUDA 13 with CUDA's libraries some GB); without it prepare.sh offers it
 EOF
 }
 

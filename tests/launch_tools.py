@@ -23,6 +23,8 @@ CPU_ENVIRONMENT: dict[str, Any] = {
     "triton": None,
     "cuda": {"available": False, "count": 0, "names": [], "driver": None, "runtime": None},
     "cudnn": None,
+    "nvidia": {"count": 0, "names": [], "driver": None},
+    "nvidia_xla": None,
     "tpu": False,
     "cxx_compiler": "/usr/bin/g++",
     "c_compiler": "/usr/bin/gcc",
@@ -31,10 +33,28 @@ CPU_ENVIRONMENT: dict[str, Any] = {
 }
 
 
+XLA_PLUGIN: dict[str, Any] = {
+    "package": "jax-cuda12-pjrt",
+    "version": "0.10.2",
+    "cuda_major": 12,
+    "path": "/site/jax_plugins/xla_cuda12/xla_cuda_plugin.so",
+    "api_version": "0.108",
+    "cudnn": "9.10.2",
+    "cudnn_cuda_major": 12,
+}
+
+
 def gpus(count: int, **changes: Any) -> dict[str, Any]:
     """An environment with so many GPUs."""
-    cuda = {"available": True, "count": count, "names": ["NVIDIA H200"] * count, "driver": "570.1", "runtime": "12.8"}
-    return CPU_ENVIRONMENT | {"cuda": cuda, "triton": "3.5.1"} | changes
+    nvidia = {"count": count, "names": ["NVIDIA H200"] * count, "driver": "570.1"}
+    cuda = nvidia | {"available": True, "runtime": "12.8"}
+    return CPU_ENVIRONMENT | {"cuda": cuda, "nvidia": nvidia, "triton": "3.5.1"} | changes
+
+
+def gpus_for_xla(count: int, plugin: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """An environment whose torch is built for the CPU and which has GPUs and the plugin for torch-xla all the same."""
+    nvidia = {"count": count, "names": ["NVIDIA H200"] * count, "driver": "580.95.05"}
+    return CPU_ENVIRONMENT | {"nvidia": nvidia, "nvidia_xla": XLA_PLUGIN | (plugin or {})} | changes
 
 
 def fake_environment(**variables: str) -> dict[str, str]:

@@ -139,6 +139,8 @@ def _add_project(stand_in: StandIn) -> None:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: resnet_acc\nVersion: {__version__}\n")
     (info / "INSTALLER").write_text("pip\n")
     (info / "RECORD").write_text(f"{info.name}/INSTALLER,,\n")
-    (info / "entry_points.txt").write_text("[console_scripts]\nresnet-acc = resnet_acc.cli:main\n")
+    points = "[console_scripts]\nresnet-acc = resnet_acc.cli:main\n"
+    points += "[torch_xla.plugins]\nnvgpu = resnet_acc.training.accelerators.pjrt:entry_point\n"
+    (info / "entry_points.txt").write_text(points)
     origin = {"url": stand_in.project.as_uri(), "dir_info": {"editable": True}}
     (info / "direct_url.json").write_text(json.dumps(origin))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch_tools import CPU_ENVIRONMENT, gpus
+from launch_tools import CPU_ENVIRONMENT, gpus, gpus_for_xla
 
 from resnet_acc.config import RunConfig
 from resnet_acc.launch import machine, preflight
@@ -62,7 +62,9 @@ def test_more_processes_than_cores_are_allowed_with_a_warning(monkeypatch: pytes
         ({"torch_folder": "/my env/torch"}, "inductor", "cpu", ["/my env/torch", "white space"]),
         ({"torch_xla": None}, "torchacc", "cpu", ["torch_xla 2.9", "pip install"]),
         ({"torch_xla": "2.8.1"}, "torchacc", "cpu", ["2.9", "2.8.1"]),
-        ({}, "torchacc", "cuda", ["NVIDIA", "2.9.0", "--device=cpu", "vendor"]),
+        ({"torch_xla": None}, "torchacc", "cuda", ["torch_xla 2.9", "pip install 'resnet-acc[nvidia-xla]'"]),
+        ({"torch": "2.11.0", "torch_xla": None}, "torchacc", "cuda", ["torch_xla 2.11", "environment with torch 2.9"]),
+        ({}, "torchacc", "cuda", ["CUDA plugin", "2.9.0", "pip install 'resnet-acc[nvidia-xla]'"]),
         ({}, "eager", "tpu", ["TPU"]),
         ({"torchvision": None}, "eager", "cpu", ["torchvision", "prepare.sh"]),
         ({"torch": None}, "eager", "cpu", ["torch", "prepare.sh"]),
@@ -85,6 +87,9 @@ def test_arms_that_can_run() -> None:
 def test_the_refused_arm_stops_the_run() -> None:
     assert "torch_xla" in refusal(CPU_ENVIRONMENT | {"torch_xla": None}, compiler_opt=True)
     assert "bfloat16" in refusal(compiler_opt=True, amp_level="O1", amp_dtype="float16")
+    on_gpu = gpus_for_xla(1)
+    assert check(on_gpu, compiler_opt=True, amp_level="O1", amp_dtype="float16").device == "cuda"
+    assert "bfloat16" in refusal(on_gpu, compiler_opt=True, amp_level="O1", amp_dtype="float16", device="cpu")
     assert "TPU" in refusal(compiler_opt=True, device="tpu")
 
 

@@ -216,7 +216,7 @@ def test_what_a_rank_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "cpu",
     )
     assert told["RESNET_ACC_RUN_ID"] == "id"
-    assert told["OMP_NUM_THREADS"] == "2"
+    assert (told["OMP_NUM_THREADS"], told["PJRT_DEVICE"]) == ("2", "CPU")
     assert not {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "TORCHELASTIC_RUN_ID", "PET_NPROC_PER_NODE"} & set(
         told
     )

@@ -12,7 +12,7 @@ from resnet_acc.requirements import CannotInstall, canonical, make_plan, read_re
 def environment(monkeypatch):
     """Describe what is installed; everything but the torch family is, unless a test takes it away."""
 
-    def describe(*, without=(), vendor=False, built_in_place=None, **versions):
+    def describe(*, without=(), vendor=False, built_in_place=None, driver=None, **versions):
         names = [canonical(item.name) for item in read_requirements(["test"])]
         there = {name: "9999" for name in names if name not in ("torch", "torchvision", *without)}
         there |= {name.replace("_", "-"): version for name, version in versions.items()}
@@ -21,7 +21,10 @@ def environment(monkeypatch):
         monkeypatch.setattr(requirements, "has_vendor_torchacc", lambda: vendor)
         monkeypatch.setattr(requirements, "is_project_installed", lambda: True)
         monkeypatch.setattr(requirements.platform, "machine", lambda: "x86_64")
+        monkeypatch.setattr(requirements, "has_nvidia_gpu", lambda: driver is not None)
+        monkeypatch.setattr(requirements, "nvidia_driver", lambda: driver)
 
+    monkeypatch.delenv(requirements.NVIDIA_XLA_VARIABLE, raising=False)
     return describe
 
 
@@ -55,6 +58,93 @@ def test_torch_xla_comes_with_its_own_torch_only(environment):
     environment(torch="2.9.1", torchvision="0.24.1", torch_xla="2.9.0+vendor")
     plan = make_plan()
     assert (plan.missing, "torch-xla 2.9.0+vendor is already there and is kept" in plan.notes) == ([], True)
+
+
+CUDA12 = ["jax-cuda12-pjrt==0.11.2", "nvidia-cuda-nvcc-cu12==12.9.86"]
+
+
+@pytest.mark.parametrize(
+    ("versions", "driver", "extra"),
+    [
+        ({}, "570.1", "nvidia-xla"),  # the pinned torch, which is for CUDA 12
+        ({"torch": "2.9.1+cu126"}, "570.1", "nvidia-xla"),
+        ({"torch": "2.9.1+cu130"}, "580.95.05", "nvidia-xla-cuda13"),
+        ({"torch": "2.9.1+cpu"}, "580.95.05", "nvidia-xla-cuda13"),
+    ],
+)
+def test_the_plugin_for_a_gpu_is_offered_and_installed_where_asked_for(
+    environment, monkeypatch, versions, driver, extra
+):
+    versions |= {"torchvision": "0.24.1"} if versions else {}
+    environment(driver=driver, **versions)
+    plan = make_plan()
+    assert not [line for line in plan.missing if "jax" in line or "nvidia" in line]
+    (offer,) = [note for note in plan.notes if "RESNET_ACC_NVIDIA_XLA=1 bash prepare.sh" in note]
+    assert offer.endswith(f"(extra {extra})")
+    monkeypatch.setenv("RESNET_ACC_NVIDIA_XLA", "1")
+    plan = make_plan()
+    assert not [note for note in plan.notes if "NVIDIA" in note]
+    lines = [line for line in plan.missing if not line.startswith("torch")]
+    if extra == "nvidia-xla":
+        assert lines == CUDA12
+    else:
+        assert lines[0] == "jax-cuda13-pjrt==0.11.2"
+        assert not [line for line in lines if "cu12" in line]
+        assert {"nvidia-cudnn-cu13==9.13.0.50", "nvidia-nvvm==13.0.48"} < set(lines)
+
+
+def test_the_plugin_is_not_offered_where_it_could_not_be_used(environment, monkeypatch):
+    monkeypatch.setenv("RESNET_ACC_NVIDIA_XLA", "1")
+    for versions in (
+        {"driver": None},
+        {"driver": "580.1", "torch": "2.14.1", "torchvision": "0.29.1"},
+        {"driver": "580.1", "torch": "2.9.1", "torchvision": "0.24.1", "vendor": True},
+        {"driver": "580.1", "torch": "2.8.0", "torchvision": "0.23.0", "torch_xla": "2.8.1"},
+    ):
+        environment(**versions)
+        plan = make_plan()
+        assert not [line for line in plan.missing if "jax" in line], versions
+        assert not [note for note in plan.notes if "NVIDIA" in note], versions
+    for torch, driver, words in (
+        ("2.9.1+cpu", "570.1", ["without CUDA", "580", "570.1"]),
+        ("2.9.1+cu128", "470", "525"),
+    ):
+        environment(torch=torch, torchvision="0.24.1", driver=driver)
+        plan = make_plan()
+        assert not [line for line in plan.missing if "jax" in line]
+        (note,) = [note for note in plan.notes if "left out" in note]
+        assert all(word in note for word in words)
+
+
+def test_what_the_plugin_needs_is_not_installed_twice(environment, monkeypatch):
+    monkeypatch.setenv("RESNET_ACC_NVIDIA_XLA", "1")
+    there = {"torch": "2.9.1+cu128", "torchvision": "0.24.1", "torch_xla": "2.9.0", "driver": "580.1"}
+    environment(**there, jax_cuda12_pjrt="0.7.1")
+    assert make_plan().missing == [CUDA12[1]]
+    environment(**there, jax_cuda12_pjrt="0.12.0", nvidia_cuda_nvcc_cu12="12.8.93")
+    plan = make_plan()
+    assert plan.missing == []
+    assert {"jax-cuda12-pjrt==0.12.0", "nvidia-cuda-nvcc-cu12==12.8.93"} <= set(plan.kept)
+    monkeypatch.delenv("RESNET_ACC_NVIDIA_XLA")
+    assert not [note for note in make_plan().notes if "NVIDIA" in note]
+
+
+def test_the_driver_and_torchs_cuda_are_read(tmp_path, monkeypatch):
+    path = tmp_path / "version"
+    assert requirements.nvidia_driver(path) is None
+    for text, version in (
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024", "550.54.15"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build", "580.95.05"),
+        ("nothing", None),
+    ):
+        path.write_text(text)
+        assert requirements.nvidia_driver(path) == version
+    monkeypatch.setattr(requirements, "_package_folder", lambda name: tmp_path)
+    (tmp_path / "version.py").write_text("cuda: Optional[str] = '13.0'\n")
+    assert requirements.torch_cuda_major("2.9.1") == 13
+    assert requirements.torch_cuda_major("2.9.1+cpu") is None
+    (tmp_path / "version.py").write_text("cuda: Optional[str] = None\n")
+    assert requirements.torch_cuda_major("2.9.1") is None
 
 
 def test_what_is_there_is_not_changed_and_what_is_missing_is_named(environment):

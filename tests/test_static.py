@@ -55,7 +55,8 @@ def requirements(project: dict, *extras: str) -> list[Requirement]:
 @pytest.mark.parametrize("python", PYTHONS)
 def test_every_direct_dependency_is_pinned_within_its_range(project, python):
     pinned = pins(python)
-    wanted = [item for item in requirements(project, "xla", "test", "dev") if item.name != "resnet_acc"]
+    extras = ("xla", "nvidia-xla", "nvidia-xla-cuda13", "test", "dev")
+    wanted = [item for item in requirements(project, *extras) if item.name != "resnet_acc"]
     for item in wanted:
         assert canonical(item.name) in pinned, f"{item.name} has no pin for Python {python}"
         assert item.specifier.contains(pinned[canonical(item.name)]), item

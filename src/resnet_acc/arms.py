@@ -13,10 +13,15 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from resnet_acc.launch import preflight
+from resnet_acc.launch import preflight, xla_plugin
 from resnet_acc.requirements import installed_versions
 
-_PACKAGES = ("resnet-acc", "torch", "torchvision", "torch-xla", "torchacc", "triton")
+_PACKAGES = (
+    *("resnet-acc", "torch", "torchvision", "torch-xla", "torchacc", "triton"),
+    *("jax-cuda12-pjrt", "jax-cuda13-pjrt", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
+)
+
+_SETTINGS = ("CUDA_VISIBLE_DEVICES", "PJRT_DEVICE", "RESNET_ACC_PJRT_PLUGIN", "CXX", "CC")
 
 
 def main() -> None:
@@ -40,7 +45,11 @@ def describe(environment: dict[str, Any]) -> list[str]:
     reasons = preflight.runnable_arms(environment, device)
     runnable = [arm for arm, reason in reasons.items() if reason is None]
     lines = [f"arms that this environment can run on {device}: {', '.join(runnable) or 'none'}"]
-    return lines + [f"not {arm}: {reason}" for arm, reason in reasons.items() if reason is not None]
+    lines += [f"not {arm}: {reason}" for arm, reason in reasons.items() if reason is not None]
+    if device == "cpu" and xla_plugin.only_for_xla(environment):
+        reason = preflight.runnable_arms(environment, "cuda")["torchacc"]
+        lines.append("torchacc can run on the GPU" if reason is None else f"not torchacc on the GPU: {reason}")
+    return lines
 
 
 def _basis() -> dict[str, Any]:
@@ -50,9 +59,17 @@ def _basis() -> dict[str, Any]:
         "packages": {name: versions.get(name) for name in _PACKAGES},
         "compilers": {name: shutil.which(name) for name in ("g++", "c++", "clang++", "gcc", "cc")},
         "headers": os.path.isfile(os.path.join(sysconfig.get_paths()["include"], "Python.h")),
+        "driver": _text("/proc/driver/nvidia/version"),
         "gpus": sorted(glob.glob("/dev/nvidia[0-9]*") + glob.glob("/dev/accel*") + glob.glob("/dev/vfio/[0-9]*")),
-        "settings": {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "PJRT_DEVICE", "CXX", "CC")},
+        "settings": {name: os.environ.get(name) for name in _SETTINGS},
     }
+
+
+def _text(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError:
+        return None
 
 
 def _kept_answer(path: Path, basis: dict[str, Any]) -> list[str] | None:

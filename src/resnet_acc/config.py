@@ -6,6 +6,7 @@ help texts and units stand.
 
 import dataclasses
 import difflib
+import math
 import re
 import types
 import typing
@@ -18,6 +19,7 @@ ARMS = ("eager", "kernel", "inductor", "torchacc")
 COMPILERS = ("torchacc", "inductor")
 AMP_LEVELS = ("O0", "O1")
 AMP_DTYPES = ("auto", "float16", "bfloat16")
+SCHEDULES = ("constant", "cosine")
 DEVICES = ("auto", "cpu", "cuda", "tpu")
 
 MODELS = (
@@ -48,6 +50,7 @@ class RunConfig:
     amp_dtype: str = _option("auto", "dtype of O1; auto: float16 on CUDA, bfloat16 on CPU and TPU", AMP_DTYPES)
     compiler_opt: bool = _option(False, "train with a compiler (see --compiler)")
     compiler: str = _option("torchacc", "compiler that --compiler-opt uses", COMPILERS)
+    capture: bool = _option(True, "torchacc: trace the step once and replay its graph, instead of tracing each step")
     kernel_opt: bool = _option(False, "eager with channels_last, a fused optimizer and cudnn's search")
     batch_size: int = _option(128, "images per process and step")
     model: str = _option("resnet50", "torchvision ResNet to train", MODELS)
@@ -62,13 +65,14 @@ class RunConfig:
     log_interval: int = _option(10, "steps between two records")
     validate: bool = _option(True, "measure top-1 and top-5 on val/ after each epoch (synthetic data has none)")
     lr: float | None = _option(None, "learning rate (none: 1e-3, or 1e-6 on synthetic data, whose labels are noise)")
+    lr_schedule: str = _option("constant", "constant; cosine: linear warm-up over a twentieth, then cosine", SCHEDULES)
     weight_decay: float = _option(0.01, "AdamW's decoupled weight decay")
     seed: int = _option(0, "seed of weights, data order and augmentation")
     workers: int | None = _option(
         None,
         "loader processes per rank (none: a rank's share of the cores, at most 16; on a CPU, which also trains, one)",
     )
-    device: str = _option("auto", "auto: cuda where there is a GPU, else cpu", DEVICES)
+    device: str = _option("auto", "auto: cuda where the arm can use a GPU, else cpu", DEVICES)
     nnodes: int = _option(1, "machines")
     node_rank: int = _option(0, "number of this machine, from 0")
     master_addr: str = _option("127.0.0.1", "address of machine 0")
@@ -146,6 +150,20 @@ class RunConfig:
         if self.lr is not None:
             return self.lr
         return 1e-6 if self.data == "synthetic" else 1e-3
+
+    def learning_rate_at(self, step: int, total_steps: int) -> float:
+        """The learning rate of a step, counted from 0.
+
+        cosine is that of He et al. 2019 (arXiv:1812.01187), section 3.1 and 5.1: up in a line to the whole rate over the
+        first twentieth of the steps, then down to near 0 by half a cosine.
+        """
+        if self.lr_schedule == "constant":
+            return self.learning_rate
+        rising = max(1, total_steps // 20)
+        if step < rising:
+            return self.learning_rate * (step + 1) / rising
+        done = (step - rising) / max(1, total_steps - rising)
+        return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * done))
 
     @property
     def suffix(self) -> str:

@@ -8,6 +8,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
+import os
 import platform
 import re
 import sys
@@ -22,6 +23,10 @@ ROOT = Path(__file__).resolve().parents[2]
 KEPT = ("torch", "torchvision", "torch-xla", "torchacc", "torchaudio", "triton", "pytorch-triton")
 """Packages of a vendor's image that pip must leave as they are."""
 OLDEST_TORCH = (2, 3)
+NVIDIA_XLA_VARIABLE = "RESNET_ACC_NVIDIA_XLA"
+"""Set to 1, it has the plugin installed with which torch-xla trains on NVIDIA GPUs."""
+OLDEST_DRIVER = {"nvidia-xla": 525, "nvidia-xla-cuda13": 580}
+"""By extra, for CUDA 12 and 13 (see launch/xla_plugin.py, which cannot be imported before anything is installed)."""
 TORCHVISION_OFFSET = 15  # torch 2.N goes with torchvision 0.(N+15): 2.3 with 0.18, 2.9 with 0.24
 
 
@@ -106,12 +111,14 @@ def read_pins(path: Path = ROOT / "constraints.txt") -> dict[str, str]:
     return pins
 
 
-def read_requirements(extras: Iterable[str], path: Path = ROOT / "pyproject.toml") -> list[Any]:
-    """pyproject.toml's requirements with those of the extras, as packaging's Requirement objects."""
+def read_requirements(
+    extras: Iterable[str], path: Path = ROOT / "pyproject.toml", *, dependencies: bool = True
+) -> list[Any]:
+    """pyproject.toml's requirements and those of the extras, or those alone, as packaging's Requirement objects."""
     toml = _first_of("tomllib", "tomli", "pip._vendor.tomli")
     requirements = _first_of("packaging.requirements", "pip._vendor.packaging.requirements")
     project = toml.loads(path.read_text(encoding="utf-8"))["project"]
-    lines = list(project["dependencies"])
+    lines = list(project["dependencies"]) if dependencies else []
     for extra in extras:
         lines += project["optional-dependencies"][extra]
     return [requirements.Requirement(line) for line in lines]
@@ -150,6 +157,9 @@ def make_plan(extras: Sequence[str] = ()) -> Plan:
     lines = torch_lines + [str(item) for name, item in missing.items() if name not in ("torch", "torchvision")]
     notes = [f"{name} {version} is already there and is kept" for name, version in kept.items()]
     xla_lines, xla_note = _xla(kept, pins)
+    if "torch-xla" in kept or xla_lines:
+        plugin_lines, plugin_note = _nvidia_xla(kept, installed, pins)
+        xla_lines, xla_note = xla_lines + plugin_lines, xla_note + plugin_note
     unchanged = [
         _constraint(name, version) for name, version in installed.items() if name not in {*missing, "resnet-acc"}
     ]
@@ -233,6 +243,58 @@ def _xla(kept: dict[str, str], pins: dict[str, str]) -> tuple[list[str], list[st
     return [f"torch-xla=={pins['torch-xla']}"], []
 
 
+def _nvidia_xla(kept: dict[str, str], installed: dict[str, str], pins: dict[str, str]) -> tuple[list[str], list[str]]:
+    """The plugin for NVIDIA GPUs where there is one and torch-xla fits: to install where asked for, else to be offered.
+
+    Which one, torch's CUDA decides: pip must not put the libraries of CUDA 13 over those of a torch for CUDA 12.
+    """
+    if not has_nvidia_gpu() or minor(kept.get("torch-xla", pins["torch-xla"])) < minor(pins["torch-xla"]):
+        return [], []
+    cuda = torch_cuda_major(kept.get("torch"))
+    extra = "nvidia-xla" if cuda == 12 else "nvidia-xla-cuda13"
+    driver = nvidia_driver()
+    if driver is not None and int(driver.partition(".")[0]) < OLDEST_DRIVER[extra]:
+        built = f"for CUDA {cuda}" if cuda else "without CUDA"
+        return [], [
+            f"the plugin for torch-xla on NVIDIA GPUs is left out: beside a torch {built} it is that of {extra}, which "
+            f"needs driver {OLDEST_DRIVER[extra]} or newer, and this is {driver}"
+        ]
+    missing = [item for item in read_requirements([extra], dependencies=False) if canonical(item.name) != "torch-xla"]
+    missing = [item for item in missing if not _is_met(item, installed.get(canonical(item.name)))]
+    lines = [f"{item.name}=={pins[canonical(item.name)]}" for item in missing]
+    if not lines or os.environ.get(NVIDIA_XLA_VARIABLE) == "1":
+        return lines, []
+    return [], [f"there is an NVIDIA GPU; for torchacc on it: {NVIDIA_XLA_VARIABLE}=1 bash prepare.sh (extra {extra})"]
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether the driver has made a device file, or says its version (where device files are made on demand)."""
+    return any(Path("/dev").glob("nvidia[0-9]*")) or nvidia_driver() is not None
+
+
+def nvidia_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """The driver's version; None where it does not say it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return None
+    match = re.search(r"\b(\d{3,}\.\d+(\.\d+)?)\b", text)
+    return match[1] if match else None
+
+
+def torch_cuda_major(version: str | None) -> int | None:
+    """Major version of the CUDA that torch is built for; None for a build without, 12 for the pinned one to come."""
+    if version is None:
+        return 12
+    if match := re.search(r"\+cu(\d\d)", version):
+        return int(match[1])
+    folder = _package_folder("torch")
+    if "+cpu" in version or folder is None or not (folder / "version.py").is_file():
+        return None
+    match = re.search(r"^cuda\b[^=\n]*=\s*['\"](\d+)", (folder / "version.py").read_text("utf-8", "replace"), re.M)
+    return int(match[1]) if match else None
+
+
 def is_project_installed(root: Path = ROOT) -> bool:
     """Whether this checkout, in this version, is what `import resnet_acc` and the command resnet-acc give."""
     from resnet_acc import __version__
@@ -244,5 +306,5 @@ def is_project_installed(root: Path = ROOT) -> bool:
         origin = json.loads(text)
         path = urllib.parse.unquote(urllib.parse.urlsplit(origin.get("url", "")).path)
         if origin.get("dir_info", {}).get("editable") and Path(path) == root:
-            return any(point.name == "resnet-acc" for point in dist.entry_points)
+            return {"resnet-acc", "nvgpu"} <= {point.name for point in dist.entry_points}
     return False

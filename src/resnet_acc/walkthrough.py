@@ -8,7 +8,7 @@ from typing import Any
 
 from resnet_acc.config import ARMS, RunConfig, preset_config
 from resnet_acc.files import write_json
-from resnet_acc.launch import preflight
+from resnet_acc.launch import preflight, xla_plugin
 from resnet_acc.launch.compare import interleaved
 from resnet_acc.launch.folder import make_folder
 from resnet_acc.launch.notebook import launch_cell
@@ -47,7 +47,7 @@ class Walkthrough:
     def _process_counts(self, asked: str | int | None) -> list[int]:
         """The counts asked for; None is one and all GPUs, or one and two on a CPU."""
         if asked is None:
-            return sorted({1, self.environment["cuda"]["count"] if self.device == "cuda" else 2})
+            return sorted({1, xla_plugin.gpus(self.environment)["count"] if self.device == "cuda" else 2})
         try:
             counts = sorted({int(part) for part in str(asked).split(",")})
         except ValueError:
@@ -63,8 +63,8 @@ class Walkthrough:
 
     def describe(self) -> str:
         """What will be run, and what this machine can do, as Markdown."""
-        config, cuda = self.base, self.environment["cuda"]
-        device = ", ".join(cuda["names"]) if self.device == "cuda" else self.device
+        config = self.base
+        device = ", ".join(xla_plugin.gpus(self.environment)["names"]) if self.device == "cuda" else self.device
         versions = f"torch {self.environment['torch']}, torch-xla {self.environment['torch_xla'] or 'none'}"
         lines = [
             f"- {config.model} at {config.image_size} px, {config.batch_size} images per process and step, "

@@ -31,7 +31,11 @@ def main() -> None:
     arm, out = sys.argv[1:]
     place = read_place()
     config = RunConfig(
-        model="resnet18", image_size=SIZE, batch_size=NUM_IMAGES // place.world_size, nproc_per_node=place.world_size
+        model="resnet18",
+        image_size=SIZE,
+        batch_size=NUM_IMAGES // place.world_size,
+        nproc_per_node=place.world_size,
+        capture=False,  # a captured step keeps nothing of what happens within it
     ).with_arm(arm)
     accelerator = make_accelerator(config, place, "cpu")
     accelerator.setup()

@@ -6,7 +6,7 @@ from typing import Any
 
 from resnet_acc.config import RunConfig
 from resnet_acc.files import project_root
-from resnet_acc.launch import machine, preflight
+from resnet_acc.launch import machine, preflight, xla_plugin
 
 
 def examine() -> dict[str, Any]:
@@ -35,11 +35,15 @@ def page(report: dict[str, Any]) -> list[str]:
     environment, host = report["environment"], report["machine"]
     cuda, errors = environment["cuda"], environment["errors"]
     gpus = ", ".join(cuda["names"]) or f"none ({errors.get('cuda', 'none is visible')})"
+    if xla_plugin.only_for_xla(environment):
+        names = ", ".join(xla_plugin.gpus(environment)["names"])
+        gpus = f"{names}; none for torch ({errors.get('cuda', 'none is visible')})"
     rows = [
         ("Python", f"{environment['python']} at {sys.executable}"),
         *((name, _version(environment, name)) for name in ("torch", "torchvision", "torch_xla", "torchacc", "triton")),
         ("GPUs", gpus),
         ("CUDA", f"runtime {cuda['runtime']}, driver {cuda['driver']}, cuDNN {environment['cudnn']}"),
+        ("XLA plugin", xla_plugin.describe(environment)),
         ("TPU", "yes" if environment["tpu"] else "none"),
         ("CPU", f"{host['cpu_model']}, {host['num_cores']} cores usable"),
         ("memory", f"{host['memory_gib']:.1f} GiB"),
@@ -56,6 +60,9 @@ def page(report: dict[str, Any]) -> list[str]:
     lines.append(f"Arms on {report['device']}:")
     for arm, why in report["arms"].items():
         lines.append(f"  {arm:<11} {'can run' if why is None else 'cannot run: ' + why}")
+    if report["device"] == "cpu" and xla_plugin.only_for_xla(environment):
+        why = preflight.runnable_arms(environment, "cuda")["torchacc"]
+        lines += ["Arms on cuda:", f"  {'torchacc':<11} {'can run' if why is None else 'cannot run: ' + why}"]
     return lines
 
 

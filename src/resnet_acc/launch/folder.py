@@ -18,7 +18,7 @@ import psutil
 from resnet_acc import __version__
 from resnet_acc.config import RunConfig
 from resnet_acc.files import write_atomically, write_json
-from resnet_acc.launch import machine
+from resnet_acc.launch import machine, xla_plugin
 from resnet_acc.launch.preflight import Preflight
 
 ELASTIC_FOLDER = ".elastic"
@@ -103,7 +103,7 @@ def rerun_command(config: RunConfig) -> list[str]:
 
 def describe_environment(environment: dict[str, Any], checked: Preflight) -> dict[str, Any]:
     """What env.json holds: named facts only, so that no secret of the shell's environment gets in."""
-    cuda = environment["cuda"]
+    cuda, gpus = environment["cuda"], xla_plugin.gpus(environment)
     names = ("torch", "torchvision", "torch_xla", "torchacc", "triton", "cudnn")
     return {
         "schema": 1,
@@ -117,8 +117,9 @@ def describe_environment(environment: dict[str, Any], checked: Preflight) -> dic
         "memory_gib": round(machine.memory_gib(), 2),
         **{f"{name}_version": environment[name] for name in names},
         "cuda_runtime": cuda["runtime"],
-        "driver": cuda["driver"],
-        "gpu_names": cuda["names"],
+        "driver": gpus["driver"],
+        "gpu_names": gpus["names"],
+        "nvidia_xla": environment.get("nvidia_xla"),
         "device": checked.device,
         "num_devices": checked.num_devices,
     }

@@ -12,7 +12,7 @@ from typing import Any
 
 from resnet_acc.config import ARMS, SYNTHETIC_EPOCH_STEPS, RunConfig
 from resnet_acc.files import project_root
-from resnet_acc.launch import machine
+from resnet_acc.launch import machine, xla_plugin
 
 PROBE_SECONDS = 180
 """Importing torch takes seconds, but minutes where many runs are started at once on few cores."""
@@ -63,17 +63,24 @@ def probe(python: str = sys.executable, *, quick: bool = False) -> dict[str, Any
 
 def _unknown_environment(reason: str) -> dict[str, Any]:
     names = ("python", "torch", "torchvision", "torch_xla", "torchacc", "triton", "cudnn", "cxx_compiler", "c_compiler")
-    cuda = {"available": False, "count": 0, "names": [], "driver": None, "runtime": None}
-    empty: dict[str, Any] = dict.fromkeys(names)
+    nvidia = {"count": 0, "names": [], "driver": None}
+    empty: dict[str, Any] = dict.fromkeys((*names, "nvidia_xla"))
     errors = {"probe": f"asking the environment failed: {reason}"}
-    return empty | {"cuda": cuda, "tpu": False, "python_headers": False, "errors": errors}
+    cuda = nvidia | {"available": False, "runtime": None}
+    return empty | {"cuda": cuda, "nvidia": nvidia, "tpu": False, "python_headers": False, "errors": errors}
 
 
 def resolve_device(config: RunConfig, environment: dict[str, Any]) -> str:
-    """The device that --device means here."""
+    """The device that --device means here.
+
+    A GPU that torch itself does not see (a torch for the CPU) is one for torchacc, where that can use it.
+    """
     if config.device != "auto":
         return config.device
-    return "cuda" if environment["cuda"]["count"] else "cpu"
+    if environment["cuda"]["count"]:
+        return "cuda"
+    only_xla = config.arm == "torchacc" and xla_plugin.only_for_xla(environment)
+    return "cuda" if only_xla and _why_not("torchacc", environment, "cuda") is None else "cpu"
 
 
 def runnable_arms(environment: dict[str, Any], device: str) -> dict[str, str | None]:
@@ -123,23 +130,20 @@ def _why_not_torchacc(environment: dict[str, Any], device: str) -> str | None:
     if environment["torchacc"] is not None:
         return None
     vendor = errors.get("torchacc", "torchacc is not installed")
-    xla = environment["torch_xla"]
-    if device == "cuda":
-        return (
-            f"torchacc on cuda needs Alibaba's torchacc.torch_xla ({vendor}); torch_xla {xla or 'of the public index'} "
-            "has no NVIDIA GPU since 2.8; use the vendor's image, or --device=cpu, or --compiler=inductor"
-        )
+    xla, wanted = environment["torch_xla"], ".".join(map(str, version(torch)))
     if xla is None:
-        wanted = ".".join(map(str, version(torch)))
+        mend = f"pip install 'torch_xla=={wanted}.*'"
+        if version(torch) > xla_plugin.NEWEST_TORCH_XLA:
+            mend = "the newest is 2.9, so use an environment with torch 2.9"
+        elif device == "cuda":
+            mend = xla_plugin.INSTALL  # brings torch_xla as well
         return (
             f"torchacc on {device} needs torch_xla {wanted}, and there is none "
-            f"({errors.get('torch_xla', 'not installed')}; {vendor}); pip install 'torch_xla=={wanted}.*', or leave "
-            "--compiler-opt out"
+            f"({errors.get('torch_xla', 'not installed')}; {vendor}); {mend}, or leave --compiler-opt out"
         )
     if version(xla) != version(torch):
-        wanted = ".".join(map(str, version(torch)))
         return f"torchacc needs torch_xla {wanted} beside torch {torch}, not {xla}; install torch_xla=={wanted}.*"
-    return None
+    return xla_plugin.why_not(environment) if device == "cuda" else None
 
 
 def version(text: str) -> tuple[int, int]:
@@ -161,15 +165,24 @@ def check(config: RunConfig, environment: dict[str, Any]) -> Preflight:
     reason = runnable_arms(environment, device)[config.arm]
     if reason is not None:
         raise ValueError(reason)
-    if config.arm == "torchacc" and environment["torchacc"] is None and "Alibaba" in _error(environment, "torchacc"):
-        warnings.append(_error(environment, "torchacc"))
-    if config.arm == "torchacc" and config.amp_dtype == "float16":
-        raise ValueError("amp_dtype is 'float16' and torchacc has no loss scaling for it; use --amp_dtype=bfloat16")
+    if config.arm == "torchacc" and environment["torchacc"] is None:
+        if "Alibaba" in _error(environment, "torchacc"):
+            warnings.append(_error(environment, "torchacc"))
+        if device == "cuda":
+            warnings += xla_plugin.warnings(environment)
+    if config.arm == "torchacc" and config.amp_dtype == "float16" and device != "cuda":
+        raise ValueError(f"amp_dtype is 'float16', which torchacc on {device} has no use for; use --amp_dtype=bfloat16")
     _check_output(config)
     _check_port(config)
     _check_data(config, warnings)
-    name = machine.gpu_slug(environment["cuda"]["names"][0]) if device == "cuda" else device
+    name = machine.gpu_slug(_gpus(config, environment)["names"][0]) if device == "cuda" else device
     return Preflight(device, name, num_devices, warnings)
+
+
+def _gpus(config: RunConfig, environment: dict[str, Any]) -> dict[str, Any]:
+    """The GPUs that the arm could use: torch's own, and for torchacc also those that only the driver sees."""
+    cuda: dict[str, Any] = environment["cuda"]
+    return xla_plugin.gpus(environment) if config.arm == "torchacc" else cuda
 
 
 def _error(environment: dict[str, Any], name: str) -> str:
@@ -180,7 +193,7 @@ def _check_devices(config: RunConfig, environment: dict[str, Any], device: str, 
     asked = config.nproc_per_node
     errors = environment.get("errors", {})
     if device == "cuda":
-        count = int(environment["cuda"]["count"])
+        count = int(_gpus(config, environment)["count"])
         if asked > count:
             why = errors.get("cuda") or errors.get("torch") or errors.get("probe")
             mend = f"give --nproc_per_node={count} or less" if count else "use --device=cpu"

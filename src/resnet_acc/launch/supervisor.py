@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from resnet_acc.config import COMPILERS, RunConfig
-from resnet_acc.launch import guard, machine, preflight, processes
+from resnet_acc.launch import guard, machine, preflight, processes, xla_plugin
 from resnet_acc.launch.failure import Failure, find_failure, signal_name
 from resnet_acc.launch.folder import ELASTIC_FOLDER, RunFolder
 from resnet_acc.launch.preflight import Preflight
@@ -34,8 +34,10 @@ of an error, but takes a rank that left with exit status 0 for a finished one, a
 LEAVE_SECONDS = 60.0
 """How long a rank may take to leave after its end record, before it is ended."""
 
-_SCRUBBED = {"MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "NODE_RANK"} | {
-    f"{kind}{name}" for kind in ("", "LOCAL_", "GROUP_", "ROLE_") for name in ("RANK", "WORLD_SIZE")
+_SCRUBBED = {
+    *("MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "NODE_RANK"),
+    *("PJRT_LOCAL_PROCESS_RANK", "PJRT_LOCAL_PROCESS_COUNT"),  # torch-xla's own, which go before torchrun's
+    *(f"{kind}{name}" for kind in ("", "LOCAL_", "GROUP_", "ROLE_") for name in ("RANK", "WORLD_SIZE")),
 }
 _SCRUBBED_PREFIXES = ("TORCHELASTIC_", "PET_")  # PET_NNODES: torchrun's own default
 
@@ -90,6 +92,8 @@ def launch(
     with signals_collected() as received, processes.adopting():
         run = RunFolder(config, checked, environment)
         echo(f"{RUN_FOLDER_LINE}{run.path}")
+        if config.arm == "torchacc" and checked.device == "cuda" and environment["torchacc"] is None:
+            echo(f"torch_xla {environment['torch_xla']} on NVIDIA: {xla_plugin.describe(environment)}")
         for warning in checked.warnings:
             echo(f"warning: {warning}")
         command = agent_command(config, run.path, trainer or os.environ.get(TRAINER_VARIABLE) or TRAINER)
@@ -132,6 +136,8 @@ def child_environment(config: RunConfig, checked: Preflight, run_id: str) -> dic
     environment[KERNEL_VARIABLE] = "1" if config.arm == "kernel" else "0"
     environment["RESNET_ACC_DEVICE"] = checked.device
     environment[processes.RUN_ID_VARIABLE] = run_id
+    if checked.device == "cpu":
+        environment["PJRT_DEVICE"] = "CPU"  # torch-xla would take a TPU, or what this process was started for
     if checked.device == "cpu" and not environment.get("OMP_NUM_THREADS"):
         environment["OMP_NUM_THREADS"] = str(max(1, machine.num_cores() // config.nproc_per_node))
     return environment

@@ -73,7 +73,8 @@ class TrainingData:
 
     def __init__(self, config: RunConfig, place: Place, device_type: str) -> None:
         self._config, self._place = config, place
-        self._pin = device_type == "cuda"
+        # torch-xla stages copies itself; for pinning alone torch would open a CUDA context in every rank, on GPU 0.
+        self._pin = device_type == "cuda" and config.arm != "torchacc"
         self._workers = default_workers(config, device_type) if config.workers is None else config.workers
         self.train: ImageTree | None = None
         self.val: ImageTree | None = None

@@ -42,6 +42,7 @@ class Loop:
         self._process_start = process_start
         self._step = 0
         self._streak = 0.0
+        self._rate = config.learning_rate
         self._compilations = 0
         self._ended = {"images": 0, "seconds": 0.0, "skipped_steps": 0, "nonfinite_steps": 0}
 
@@ -76,6 +77,7 @@ class Loop:
                 break
             if self._step == 0:
                 setup_s = time.time() - self._process_start
+            self._set_learning_rate()
             self._accelerator.train_step(*batch)
             window.host_s += time.perf_counter() - got
             window.data_s += got - asked
@@ -88,6 +90,12 @@ class Loop:
                 window = self._close(epoch, window)
         if window.steps:
             self._close(epoch, window)
+
+    def _set_learning_rate(self) -> None:
+        rate = self._config.learning_rate_at(self._step, self._plan.total_steps)
+        if rate != self._rate:
+            self._accelerator.set_learning_rate(rate)
+            self._rate = rate
 
     def _is_edge(self, steps: int) -> bool:
         """Whether a record is due: after the first step, at the end of warm-up, and every log_interval steps."""
@@ -147,7 +155,7 @@ class Loop:
             "images_per_s": images / seconds,
             "images_per_s_per_rank": images / seconds / self._config.world_size,
             "peak_memory_gib": self._accelerator.peak_memory_gib(),
-            "lr": self._config.learning_rate,
+            "lr": self._rate,
             "loss_scale": self._accelerator.loss_scale(),
             "skipped_steps": skipped,
             "nonfinite_steps": nonfinite,

@@ -18,11 +18,13 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from resnet_acc.config import RunConfig
 from resnet_acc.logger import create_logger, log_params, log_record
 from resnet_acc.training import PROCESS_START
-from resnet_acc.training.accelerators import Accelerator, make_accelerator
+from resnet_acc.training.accelerators import make_accelerator
+from resnet_acc.training.accelerators.base import Accelerator
 from resnet_acc.training.data import Plan, TrainingData
 from resnet_acc.training.distributed import Place, die_with_parent, read_place
 from resnet_acc.training.loop import Loop
 from resnet_acc.training.model import build_model, training_flops_per_image
+from resnet_acc.training.nvidia import nvidia_gpus
 
 
 @record
@@ -70,7 +72,7 @@ def start_record(
         "world_size": place.world_size,
         "model": config.model,
         "device": accelerator.device_type,
-        "device_name": torch.cuda.get_device_name() if accelerator.device_type == "cuda" else cpu_name(),
+        "device_name": gpu_name(place.local_rank) if accelerator.device_type == "cuda" else cpu_name(),
         "compile_mode": accelerator.compile_mode,
         "amp_level": config.amp_level,
         "amp_dtype": accelerator.precision.name,
@@ -95,6 +97,13 @@ def start_record(
         "torch_xla_version": metadata.version("torch_xla") if config.arm == "torchacc" else None,
         "flops_per_image": training_flops_per_image(config.model, plan.num_classes, config.image_size),
     }
+
+
+def gpu_name(local_rank: int) -> str:
+    """Name of this rank's GPU: torch's where it uses it, else the driver's, which opens none of them."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.get_device_name()
+    return nvidia_gpus().names[local_rank]
 
 
 def cpu_name() -> str:

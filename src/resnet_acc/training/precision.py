@@ -1,6 +1,7 @@
 """Mixed precision: which dtype amp_level and amp_dtype stand for on a device, and proof that autocast took effect."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -35,11 +36,43 @@ class Precision:
         return torch.amp.GradScaler(self.device_type, enabled=self.dtype is torch.float16)
 
 
-def resolve_precision(config: RunConfig, device_type: str) -> Precision:
-    """The precision of a run on "cpu", "cuda" or "xla".
+class SyncfreeGradScaler(torch.amp.GradScaler):
+    """torch.amp.GradScaler on an XLA device without a read-back: the optimizer itself passes over an update.
+
+    torch-xla had a class of its own for this until 2.8. Scale, growth, backoff and the check for inf and nan are
+    PyTorch's, as operations on the device; only the decision whether to step is handed to the optimizer, which must
+    take found_inf (torch_xla.amp.syncfree).
+    """
+
+    def __init__(self, enabled: bool = True, **settings: Any) -> None:
+        super().__init__("xla", enabled=enabled, **settings)
+
+    def _maybe_opt_step(
+        self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> float | None:
+        found = sum(optimizer_state["found_inf_per_device"].values())
+        return optimizer.step(*args, found_inf=found, **kwargs)
+
+
+def found_inf(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    """1.0 where the scaler saw inf or nan in the gradients and passed over the update, else 0.0; a scalar on the device.
+
+    Read between the scaler's step and update, which forgets it. get_scale() would wait for the device in every step.
+    """
+    (found,) = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
+    return found.reshape(())
+
+
+def resolve_precision(config: RunConfig, device_type: str, autocast_device_type: str) -> Precision:
+    """The precision of a run on a device.
 
     auto is float16 on CUDA, as in the article, and bfloat16 elsewhere: CPUs and TPUs have units for it and no
     loss scaling is needed.
+
+    Args:
+        config: the run's.
+        device_type: "cpu", "cuda" or "tpu".
+        autocast_device_type: what autocast calls the device; "xla" for all three in torchacc.
     """
     if config.amp_level == "O0":
         dtype = torch.float32
@@ -47,7 +80,7 @@ def resolve_precision(config: RunConfig, device_type: str) -> Precision:
         dtype = torch.float16 if device_type == "cuda" else torch.bfloat16
     else:
         dtype = getattr(torch, config.amp_dtype)
-    return Precision(device_type=device_type, dtype=dtype)
+    return Precision(device_type=autocast_device_type, dtype=dtype)
 
 
 def verify_autocast(precision: Precision, device: torch.device) -> None:

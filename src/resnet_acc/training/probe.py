@@ -18,6 +18,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from resnet_acc.training.accelerators import pjrt
+from resnet_acc.training.nvidia import nvidia_gpus
+
 Errors = dict[str, str]
 
 
@@ -36,6 +39,8 @@ def probe(quick: bool = False) -> dict[str, Any]:
     """The report, as plain values."""
     warnings.simplefilter("ignore")
     errors: Errors = {}
+    if os.environ.get("PJRT_DEVICE") == pjrt.DEVICE:
+        del os.environ["PJRT_DEVICE"]  # torch_xla would prepare for the device while it is imported, or fail to
     torch = _guarded("torch", errors, lambda: importlib.import_module("torch"))
     version = _metadata_version if quick else _imported_version
     report: dict[str, Any] = {"python": platform.python_version()}
@@ -45,6 +50,8 @@ def probe(quick: bool = False) -> dict[str, Any]:
     report["triton"] = _guarded("triton", errors, lambda: _metadata_version("triton"))
     report["cuda"] = _guarded("cuda", errors, lambda: _cuda(torch, errors)) or _no_cuda()
     report["cudnn"] = _guarded("cudnn", errors, lambda: torch.backends.cudnn.version()) if torch is not None else None
+    report["nvidia"] = _guarded("nvidia", errors, _nvidia) or {"count": 0, "names": [], "driver": None}
+    report["nvidia_xla"] = _guarded("nvidia_xla", errors, lambda: _nvidia_xla(quick))
     report["torchacc"] = _guarded("torchacc", errors, lambda: _vendor_torchacc(quick))
     report["torch_xla"] = _guarded("torch_xla", errors, lambda: version("torch_xla"))
     report["tpu"] = bool(_guarded("tpu", errors, _has_tpu))
@@ -101,6 +108,29 @@ def _cuda(torch: Any, errors: Errors) -> dict[str, Any]:
 
 def _gpu_names(torch: Any, count: int) -> list[str]:
     return [str(torch.cuda.get_device_name(index)) for index in range(count)]
+
+
+def _nvidia() -> dict[str, Any]:
+    """What the driver says, whether or not torch can use it."""
+    found = nvidia_gpus()
+    return {"count": len(found.names), "names": found.names, "driver": found.driver}
+
+
+def _nvidia_xla(quick: bool) -> dict[str, Any]:
+    """The CUDA plugin for torch-xla; with `quick` it is not loaded, so its API and its cuDNN are not known.
+
+    Raises:
+        ImportError: there is none.
+        RuntimeError: it cannot be loaded.
+    """
+    plugin = pjrt.find_plugin()
+    found = {name: getattr(plugin, name) for name in ("package", "version", "cuda_major")} | {"path": str(plugin.path)}
+    if quick:
+        return found | dict.fromkeys(("api_version", "cudnn", "cudnn_cuda_major"))
+    # cuDNN first, as torch left it: the plugin might load one itself.
+    cudnn, cudnn_cuda_major = pjrt.cudnn(plugin) or (None, None)
+    major, minor, _ = pjrt.api_version(plugin.path)
+    return found | {"api_version": f"{major}.{minor}", "cudnn": cudnn, "cudnn_cuda_major": cudnn_cuda_major}
 
 
 def _driver_version() -> str | None:

@@ -1,11 +1,17 @@
-"""The arms: one class each behind the contract in base.py."""
+"""The arms: one class each behind the contract in base.py.
 
-from resnet_acc.config import RunConfig
-from resnet_acc.training.accelerators.base import Accelerator
-from resnet_acc.training.distributed import Place
+Nothing is imported before it is asked for: torch_xla imports pjrt/ below this package while it is being imported.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from resnet_acc.config import RunConfig
+    from resnet_acc.training.accelerators.base import Accelerator
+    from resnet_acc.training.distributed import Place
 
 
-def make_accelerator(config: RunConfig, place: Place, device_type: str) -> Accelerator:
+def make_accelerator(config: "RunConfig", place: "Place", device_type: str) -> "Accelerator":
     """The arm that the configuration chooses, on "cpu", "cuda" or "tpu".
 
     An arm's module is imported only when it is chosen: torch-xla opens its device at import on some systems.

@@ -29,7 +29,7 @@ class Accelerator(abc.ABC):
     def __init__(self, config: RunConfig, place: Place, device_type: str) -> None:
         self.config, self.place = config, place
         self.device_type = device_type
-        self.precision = resolve_precision(config, self.autocast_device_type())
+        self.precision = resolve_precision(config, device_type, self.autocast_device_type())
         self.criterion = nn.CrossEntropyLoss()
         self.model: nn.Module
         self.optimizer: torch.optim.Optimizer
@@ -109,8 +109,23 @@ class Accelerator(abc.ABC):
         self, output: torch.Tensor, target: torch.Tensor, loss: torch.Tensor, skipped: torch.Tensor | None = None
     ) -> None:
         """Count one step on the device."""
-        none_skipped = loss.detach().new_zeros(()) if skipped is None else skipped
-        self._totals = add_to_totals(self._totals, output, target, loss, none_skipped)
+        self._totals = self.totals_after(self._totals, output, target, loss, skipped)
+
+    @staticmethod
+    def totals_after(
+        totals: torch.Tensor,
+        output: torch.Tensor,
+        target: torch.Tensor,
+        loss: torch.Tensor,
+        skipped: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Totals with one more step in them (see add_to_totals); None stands for no skipped update."""
+        return add_to_totals(totals, output, target, loss, loss.new_zeros(()) if skipped is None else skipped)
+
+    def set_learning_rate(self, rate: float) -> None:
+        """The learning rate from the next step on."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
 
     def inner_model(self) -> nn.Module:
         """The model without what an arm wrapped around it."""

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from resnet_acc.training.accelerators.base import Accelerator, process_peak_gib
 from resnet_acc.training.distributed import verify_gradient_mean
 from resnet_acc.training.model import correct_counts
-from resnet_acc.training.precision import verify_autocast
+from resnet_acc.training.precision import found_inf, verify_autocast
 
 
 class KeptSteps:
@@ -129,17 +129,9 @@ class EagerAccelerator(Accelerator):
             loss = self.criterion(output, target)
         self.scaler.scale(loss).backward()
         self.scaler.step(self.optimizer)
-        skipped = self._skipped()
+        skipped = found_inf(self.scaler, self.optimizer) if self.scaler.is_enabled() else None
         self.scaler.update()
         self.add_totals(output, target, loss, skipped)
-
-    def _skipped(self) -> torch.Tensor | None:
-        """1.0 where the scaler saw inf or nan and passed over the update; read before update() forgets it."""
-        if not self.scaler.is_enabled():
-            return None
-        # The scaler's own check, by its device-side tensor: get_scale() would wait for the device in every step.
-        (found_inf,) = self.scaler._per_optimizer_states[id(self.optimizer)]["found_inf_per_device"].values()
-        return found_inf.reshape(())
 
     def loss_scale(self) -> float | None:
         return self.scaler.get_scale() if self.scaler.is_enabled() else None

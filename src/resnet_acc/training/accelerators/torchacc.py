@@ -5,6 +5,8 @@ Readers are sent to this file, so it reads from top to bottom as the article doe
 """
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +15,12 @@ import torch.distributed as dist
 from torch import nn
 
 from resnet_acc.logger import enable_torchacc_compiler
+from resnet_acc.training.accelerators import pjrt
 from resnet_acc.training.accelerators.base import Accelerator, Batches, process_peak_gib
+from resnet_acc.training.accelerators.captured_step import CapturedStep
+from resnet_acc.training.accelerators.xla_modules import adapt_to_xla
 from resnet_acc.training.distributed import HostGroup, verify_gradient_mean
-from resnet_acc.training.precision import verify_autocast
+from resnet_acc.training.precision import SyncfreeGradScaler, found_inf, verify_autocast
 
 # --- 1. imports ---
 if enable_torchacc_compiler():
@@ -25,55 +30,97 @@ if enable_torchacc_compiler():
         import torchacc.torch_xla.debug.metrics as xla_metrics
         import torchacc.torch_xla.distributed.parallel_loader as parallel_loader
         import torchacc.torch_xla.distributed.xla_backend  # noqa: F401 (registers the backend)
-        from torchacc.torch_xla.amp import syncfree
+        from torchacc.torch_xla.amp import GradScaler, syncfree
+
+        mark_step, xla_world_size = xm.mark_step, xm.xrt_world_size
     except ImportError:
+        on_nvidia = os.environ.get("RESNET_ACC_DEVICE") == "cuda"
+        if on_nvidia:
+            pjrt.prepare_environment()
         import torch_xla
         import torch_xla.core.xla_model as xm
         import torch_xla.debug.metrics as xla_metrics
         import torch_xla.distributed.parallel_loader as parallel_loader
         import torch_xla.distributed.xla_backend
+        import torch_xla.runtime
         from torch_xla.amp import syncfree
+
+        if on_nvidia:
+            pjrt.register()
+        GradScaler, mark_step, xla_world_size = SyncfreeGradScaler, torch_xla.sync, torch_xla.runtime.world_size
 
 
 class TorchaccAccelerator(Accelerator):
-    """A step traced into one XLA graph: forward, backward, gradient all-reduce and update."""
+    """A step as one XLA graph: forward, backward, gradient all-reduce and update.
+
+    The graph is traced once and replayed (captured_step.py); with --no-capture the step is traced each time.
+    """
 
     def autocast_device_type(self) -> str:
         # torch_xla.amp.autocast does nothing off a TPU; PyTorch's own takes effect on every XLA device.
         return "xla"
 
+    @property
+    def compile_mode(self) -> str:
+        """captured or traced. Where gradients travel by the host a step is no single graph, and is traced."""
+        return "captured" if self.config.capture and not self._sum_on_host and _can_capture() else "traced"
+
     # --- 2. process group, 3. set_replication ---
     def setup(self) -> None:
-        if self.precision.dtype is torch.float16:
-            raise RuntimeError("torchacc has no loss scaling for float16 (torch-xla 2.9); use --amp_dtype=bfloat16")
         if self.place.world_size > 1:
             dist.init_process_group(backend="xla", init_method="env://")
         self.device = xm.xla_device()
         xm.set_replication(self.device, [self.device])
         self._host_group = HostGroup()
-        self._sum_on_host = self.device_type == "cpu" and self.place.world_size > 1
         if self.place.world_size > 1:
+            if not self._sum_on_host and xla_world_size() != self.place.world_size:
+                raise RuntimeError(
+                    f"torch-xla sees {xla_world_size()} processes where torchrun started {self.place.world_size}: "
+                    "gradients would not be reduced; run one process, or another arm"
+                )
             verify_gradient_mean(self._mean, self.place, self.device)
         verify_autocast(self.precision, self.device)
+
+    @property
+    def _sum_on_host(self) -> bool:
+        """On a CPU each process is an XLA world of its own, and xm.all_reduce returns the local value without a word."""
+        return self.device_type == "cpu" and self.place.world_size > 1
 
     # --- 4. loader ---
     def on_device(self, batches: Batches) -> Batches:
         source = _Relay(batches)
-        yield from parallel_loader.MpDeviceLoader(source, self.device, loader_prefetch_size=4, device_prefetch_size=2)
+        # The loader ends the step as each batch is asked for; a captured step has nothing pending then.
+        steps_each = sys.maxsize if self.compile_mode == "captured" else 1
+        yield from parallel_loader.MpDeviceLoader(
+            source, self.device, loader_prefetch_size=4, device_prefetch_size=2, batches_per_execution=steps_each
+        )
         source.raise_error()
 
     # --- 5. model placement, 6. optimizer ---
     def prepare(self, model: nn.Module) -> None:
-        self.model = model.to(self.device)
+        self.model = adapt_to_xla(model.to(self.device))
         settings: dict[str, Any] = {"lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}
         if self.precision.enabled:
             self.optimizer = syncfree.AdamW(self.model.parameters(), **settings)
         else:
-            # capturable: the step count lies on the device, so that it is an input of the graph and no new constant.
+            # capturable, and a tensor as learning rate: step count and rate lie on the device, inputs of the graph.
+            settings["lr"] = torch.tensor(settings["lr"]).to(self.device)
             self.optimizer = torch.optim.AdamW(self.model.parameters(), capturable=True, **settings)
         self._materialise_optimizer_state()
-        self._found_inf = torch.zeros(()).to(self.device)  # bfloat16 has float32's range: no step is skipped
-        torch_xla.sync()
+        self._none_found = torch.zeros(()).to(self.device)  # bfloat16 has float32's range: no step is skipped
+        self.scaler = GradScaler(enabled=self.precision.dtype is torch.float16)
+        self.scaler.scale(self._none_found)  # makes the scale on the device before the first step reads it
+        mark_step()
+        if self.compile_mode == "captured":
+            self._captured = CapturedStep(
+                self._step,
+                self._state(),
+                learning_rate=self._learning_rate,
+                set_learning_rate=self._write_learning_rate,
+                frozen=self._frozen,
+                forget=self.optimizer.zero_grad,
+                xla=torch_xla,
+            )
 
     def _materialise_optimizer_state(self) -> None:
         """Make the optimizer's state before the first step, where AdamW would make it.
@@ -81,50 +128,113 @@ class TorchaccAccelerator(Accelerator):
         Made within the first step its zeros would be constants of that graph, and the second step, which reads them
         from the device, another graph: twice the compilation.
         """
+        self._steps = torch.zeros(()).to(self.device)
         for parameter in self.model.parameters():
             state = self.optimizer.state[parameter]
-            state["step"] = torch.zeros(()).to(self.device)
+            state["step"] = self._steps
             for moment in ("exp_avg", "exp_avg_sq"):
                 state[moment] = torch.zeros(parameter.shape, dtype=parameter.dtype).to(self.device)
             if self.precision.enabled:
                 state["max_exp_avg_sq"] = torch.empty(0).to(self.device)  # syncfree reads it even without amsgrad
 
-    def train_step(self, images: torch.Tensor, target: torch.Tensor) -> None:
+    def _step(self, images: torch.Tensor, target: torch.Tensor, totals: torch.Tensor) -> tuple[torch.Tensor]:
+        """One update; gives the interval's totals with this step in them."""
         # --- 7. autocast ---
         with self.precision.autocast():
             output = self.model(images)
             loss = self.criterion(output, target)
-        self.optimizer.zero_grad()
-        loss.backward()
+        self.scaler.scale(loss).backward()
         # --- 8. gradient all-reduce ---
         self._mean(xm._fetch_gradients(self.optimizer))
-        if self.precision.enabled:
-            self.optimizer.step(found_inf=self._found_inf)  # type: ignore[call-overload]
+        skipped = self._update()
+        self.optimizer.zero_grad()  # what lives when a step ends is an output of its graph: gradients need not be
+        return (self.totals_after(totals, output, target, loss, skipped),)
+
+    def _update(self) -> torch.Tensor | None:
+        """The optimizer's step; gives 1.0 where loss scaling passed over it, None without loss scaling.
+
+        All parameters have taken as many steps. Their counts begin as copies of one and end as one, so that the compiler
+        sees one count, and one bias correction, instead of one for each parameter.
+        """
+        states = list(self.optimizer.state.values())
+        for state in states:
+            state["step"] = self._steps.clone()
+        skipped = None
+        if self.scaler.is_enabled():
+            self.scaler.step(self.optimizer)
+            skipped = found_inf(self.scaler, self.optimizer)
+            self.scaler.update()
+        elif self.precision.enabled:
+            self.optimizer.step(found_inf=self._none_found)  # type: ignore[call-overload]
         else:
             self.optimizer.step()
-        self.add_totals(output, target, loss)
+        self._steps.copy_(states[0]["step"])
+        for state in states:
+            state["step"] = self._steps
+        return skipped
+
+    def train_step(self, images: torch.Tensor, target: torch.Tensor) -> None:
         # --- 9. one graph per step ---
-        torch_xla.sync()
+        if self.compile_mode == "captured":
+            (self._totals,) = self._captured(images, target, self._totals)
+        else:
+            (self._totals,) = self._step(images, target, self._totals)
+            mark_step()
 
     def _mean(self, gradients: list[torch.Tensor]) -> None:
         """Replace gradients by their means over the ranks, within the graph where the backend can."""
         if not self._sum_on_host:
             xm.all_reduce("sum", gradients, scale=1.0 / self.place.world_size)
             return
-        # On a CPU each process is an XLA world of its own, and xm.all_reduce returns the local value without a word.
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        torch_xla.sync()  # computes everything pending at once; the copy alone would compute the forward pass twice
+        mark_step()  # computes everything pending at once; the copy alone would compute the forward pass twice
         on_host = flat.cpu()
         self._host_group.mean_([on_host])
         parts = on_host.to(self.device).split([gradient.numel() for gradient in gradients])
         for gradient, part in zip(gradients, parts, strict=True):
             gradient.copy_(part.view_as(gradient))
 
+    def _state(self) -> list[torch.Tensor]:
+        """Every tensor that outlives a step and that a step reads or changes."""
+        tensors = [*self.model.parameters(), *self.model.buffers(), self._none_found, self._steps]
+        for values in self.optimizer.state.values():
+            tensors += [value for name, value in values.items() if torch.is_tensor(value) and name != "step"]
+        tensors += [group["lr"] for group in self.optimizer.param_groups if torch.is_tensor(group["lr"])]
+        if self.scaler.is_enabled():
+            tensors += [self.scaler._scale, self.scaler._growth_tracker]
+        return tensors
+
+    def _frozen(self) -> tuple:
+        """What a trace writes into the graph as a number: everything of the optimizer but the learning rate."""
+        groups = tuple(
+            tuple((name, value) for name, value in group.items() if name not in ("params", "lr"))
+            for group in self.optimizer.param_groups
+        )
+        return groups, self.model.training
+
+    def _learning_rate(self) -> float:
+        rate = self.optimizer.param_groups[0]["lr"]
+        return 0.0 if torch.is_tensor(rate) else rate  # a tensor is part of the state
+
+    def _write_learning_rate(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            if not torch.is_tensor(group["lr"]):
+                group["lr"] = rate
+
+    def set_learning_rate(self, rate: float) -> None:
+        self._write_learning_rate(rate)
+        for group in self.optimizer.param_groups:
+            if torch.is_tensor(group["lr"]):
+                group["lr"].copy_(torch.tensor(rate))
+
+    def loss_scale(self) -> float | None:
+        return self.scaler.get_scale() if self.scaler.is_enabled() else None
+
     def end_eval_step(self) -> None:
-        torch_xla.sync()
+        mark_step()
 
     def finish(self) -> None:
-        torch_xla.sync()
+        mark_step()
         xm.wait_device_ops()
 
     def peak_memory_gib(self) -> float:
@@ -139,6 +249,10 @@ class TorchaccAccelerator(Accelerator):
     def compile_seconds(self) -> float:
         data = xla_metrics.metric_data("CompileTime")
         return data[1] / 1e9 if data else 0.0
+
+
+def _can_capture() -> bool:
+    return all(hasattr(torch_xla._XLAC, name) for name in CapturedStep.NEEDS)
 
 
 class _Relay:

@@ -1,0 +1,33 @@
+"""torch-xla on NVIDIA GPUs, through the CUDA plugin of OpenXLA that jax-cuda12-pjrt and jax-cuda13-pjrt ship.
+
+Importing this imports neither torch nor torch_xla, for torch_xla itself imports it while it is being imported.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from resnet_acc.training.accelerators.pjrt import plugin
+from resnet_acc.training.accelerators.pjrt.build import shim_library
+from resnet_acc.training.accelerators.pjrt.library import PluginLibrary, api_version, cudnn, find_plugin
+from resnet_acc.training.accelerators.pjrt.plugin import DEVICE, entry_point, prepare_environment, register
+
+if TYPE_CHECKING:
+    from resnet_acc.training.accelerators.pjrt.device import NvidiaPlugin
+
+__all__ = [
+    "DEVICE",
+    "NvidiaPlugin",
+    "PluginLibrary",
+    "api_version",
+    "cudnn",
+    "entry_point",
+    "find_plugin",
+    "prepare_environment",
+    "register",
+    "shim_library",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "NvidiaPlugin":
+        return plugin.NvidiaPlugin
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

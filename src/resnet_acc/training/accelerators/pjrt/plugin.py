@@ -1,0 +1,158 @@
+"""torch-xla on NVIDIA GPUs: prepare_environment() before torch_xla is imported, register() after it.
+
+A script of its own needs neither: with PJRT_DEVICE=NVGPU torch_xla finds the entry point below by itself.
+"""
+
+import ctypes
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resnet_acc.training.accelerators.pjrt.build import cache_folder, shim_library
+from resnet_acc.training.accelerators.pjrt.library import PluginLibrary, api_version, find_plugin
+from resnet_acc.training.accelerators.pjrt.settings import set_variables
+
+if TYPE_CHECKING:
+    from resnet_acc.training.accelerators.pjrt.device import NvidiaPlugin
+
+__all__ = [
+    "DEVICE",
+    "NvidiaPlugin",
+    "PluginLibrary",
+    "api_version",
+    "check_shim",
+    "entry_point",
+    "find_plugin",
+    "prepare_environment",
+    "register",
+]
+
+DEVICE = "NVGPU"
+"""What PJRT_DEVICE is called. torch-xla 2.9 has code of its own for CUDA, which refuses to run, so it is not that."""
+PATH_VARIABLE = "RESNET_ACC_PJRT_PLUGIN_PATH"
+"""Where shim.c reads the plugin's path from; set here, by nobody else."""
+_COMPILE_CACHE_VARIABLE = "XLA_PERSISTENT_CACHE_PATH"  # what xr.initialize_cache sets, and a user may set instead
+
+
+def __getattr__(name: str) -> Any:
+    """NvidiaPlugin derives from a class of torch_xla, which is imported when it is asked for, not with this module."""
+    if name == "NvidiaPlugin":
+        from resnet_acc.training.accelerators.pjrt.device import NvidiaPlugin
+
+        return NvidiaPlugin
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def prepare_environment(local_rank: int | None = None) -> None:
+    """Set what torch-xla, XLA and the shim read, compile the shim and make the caches' folders. Can be called again.
+
+    Args:
+        local_rank: number of this process on this machine, where LOCAL_RANK does not say it.
+
+    Raises:
+        ImportError: there is no plugin, or one that is too old.
+        RuntimeError: the shim cannot be compiled, or the cache cannot be written.
+    """
+    plugin = find_plugin()
+    shim_library()
+    os.environ["PJRT_DEVICE"] = DEVICE
+    os.environ[PATH_VARIABLE] = str(plugin.path)
+    if local_rank is not None:
+        os.environ["PJRT_LOCAL_PROCESS_RANK"] = str(local_rank)
+    set_variables(os.environ, str(_made(cache_folder() / "xla_autotune" / plugin.label)))
+    _choose_coordinator_port()
+
+
+def register() -> None:
+    """Make the device known to torch_xla and its compile cache lie in the user's cache. Can be called again.
+
+    Call it when torch_xla is imported and no device is open yet.
+
+    Raises:
+        RuntimeError: the plugin cannot be used with this shim (said before torch-xla ends the process over it), or
+            torch-xla has opened another device already.
+    """
+    import torch_xla
+    from torch_xla.experimental import plugins
+
+    if torch_xla._XLAC._xla_runtime_is_initialized():
+        if DEVICE in plugins._plugin_registry and os.environ.get("PJRT_DEVICE") == DEVICE:
+            return
+        raise RuntimeError(
+            f"torch-xla has opened {os.environ.get('PJRT_DEVICE')!r} already; call prepare_environment() and "
+            "register() before anything uses an XLA device"
+        )
+    check_shim(shim_library())
+    if DEVICE not in plugins._plugin_registry:
+        from resnet_acc.training.accelerators.pjrt.device import NvidiaPlugin
+
+        plugins.use_dynamic_plugins()
+        plugins.register_plugin(DEVICE, NvidiaPlugin())
+    _use_compile_cache(find_plugin())
+
+
+def check_shim(shim: Path) -> None:
+    """Let the shim load the plugin, as torch-xla is about to.
+
+    Raises:
+        RuntimeError: it cannot; the shim's own words.
+    """
+    library = ctypes.CDLL(str(shim))
+    library.GetPjrtApi.restype = ctypes.c_void_p
+    library.resnet_acc_pjrt_reason.restype = ctypes.c_char_p
+    if not library.GetPjrtApi():
+        raise RuntimeError(library.resnet_acc_pjrt_reason().decode(errors="replace"))
+
+
+def entry_point() -> Any:
+    """What torch_xla calls for each installed plugin while it is itself being imported; see pyproject.toml.
+
+    Where another device is asked for it makes an object and nothing else.
+    """
+    from resnet_acc.training.accelerators.pjrt.device import NvidiaPlugin
+
+    if os.environ.get("PJRT_DEVICE") == DEVICE:
+        prepare_environment()
+        _use_compile_cache(find_plugin())
+    return NvidiaPlugin()
+
+
+def _use_compile_cache(plugin: PluginLibrary) -> None:
+    """Keep compiled graphs of this plugin and this torch-xla; a cache that the user chose, or began, stays.
+
+    Only rank 0 writes: torch-xla writes the final name in place (csrc/runtime/cache.h). A rank that reads half a file
+    finds that it cannot be loaded and compiles.
+    """
+    import torch_xla
+    import torch_xla.runtime as xr
+    from torch_xla.version import __version__ as torch_xla_version
+
+    folder = cache_folder() / "xla_compile" / f"{plugin.label}_torch_xla-{torch_xla_version}"
+    # Ours may be there from the process that started this one, which could write.
+    chosen = os.environ.get(_COMPILE_CACHE_VARIABLE) not in (None, "", str(folder))
+    if chosen or torch_xla._XLAC._xla_computation_cache_is_initialized():
+        return
+    rank = os.environ.get("RANK") or os.environ.get("PJRT_LOCAL_PROCESS_RANK") or "0"
+    xr.initialize_cache(str(_made(folder)), readonly=rank != "0")
+
+
+def _choose_coordinator_port() -> None:
+    """Let the ranks of one run meet beside its MASTER_PORT: torch-xla's fixed 8547 would be shared by all runs.
+
+    Every rank, on whatever machine, has the same MASTER_PORT, which torchrun keeps busy itself.
+    """
+    port = os.environ.get("MASTER_PORT", "")
+    if port.isdecimal() and int(os.environ.get("WORLD_SIZE") or "1") > 1:
+        neighbour = int(port) + 1 if int(port) < 65535 else int(port) - 1
+        os.environ.setdefault("XLA_COORDINATOR_PORT", str(neighbour))
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RuntimeError(
+            f"the cache {folder} cannot be made ({error.strerror or error}); set XDG_CACHE_HOME to a folder that can "
+            "be written"
+        ) from None
+    return folder
