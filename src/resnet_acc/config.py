@@ -154,8 +154,8 @@ class RunConfig:
     def learning_rate_at(self, step: int, total_steps: int) -> float:
         """The learning rate of a step, counted from 0.
 
-        cosine is that of He et al. 2019 (arXiv:1812.01187), section 3.1 and 5.1: up in a line to the whole rate over the
-        first twentieth of the steps, then down to near 0 by half a cosine.
+        cosine is that of He et al. 2019 (arXiv:1812.01187), sections 3.1 and 5.1: up in a line to the whole rate over
+        the first twentieth of the steps, then down to near 0 by half a cosine.
         """
         if self.lr_schedule == "constant":
             return self.learning_rate

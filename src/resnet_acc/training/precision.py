@@ -39,23 +39,48 @@ class Precision:
 class SyncfreeGradScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler on an XLA device without a read-back: the optimizer itself passes over an update.
 
-    torch-xla had a class of its own for this until 2.8. Scale, growth, backoff and the check for inf and nan are
-    PyTorch's, as operations on the device; only the decision whether to step is handed to the optimizer, which must
-    take found_inf (torch_xla.amp.syncfree).
+    torch-xla had a class of its own for this until 2.8. Scale, growth and backoff are PyTorch's, as operations on the
+    device. The decision whether to step is handed to the optimizer, which must take found_inf (torch_xla.amp.syncfree),
+    and inf and nan are looked for in all gradients together, since a search in each would be a kernel or two for each.
     """
 
     def __init__(self, enabled: bool = True, **settings: Any) -> None:
         super().__init__("xla", enabled=enabled, **settings)
 
+    def _unscale_grads_(
+        self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
+    ) -> dict[torch.device, torch.Tensor]:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if any(gradient.dtype is torch.float16 for gradient in gradients) and not allow_fp16:
+            raise ValueError("Attempting to unscale FP16 gradients.")  # torch.amp.GradScaler's own words
+        # Sums over all but the first dimension, which no layout of a weight is in the way of, then one over those.
+        small = [gradient.reshape(-1) for gradient in gradients if gradient.dim() < 2]
+        parts = [_num_nonfinite(torch.cat(small))] if small else []
+        parts += [
+            _num_nonfinite(gradient).sum(tuple(range(1, gradient.dim())))
+            for gradient in gradients
+            if gradient.dim() > 1
+        ]
+        found = (torch.cat(parts).sum() > 0).float() if parts else torch.zeros_like(inv_scale)
+        for gradient in gradients:
+            gradient.mul_(inv_scale)
+        return {inv_scale.device: torch.maximum(found_inf, found)}
+
     def _maybe_opt_step(
         self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
     ) -> float | None:
         found = sum(optimizer_state["found_inf_per_device"].values())
-        return optimizer.step(*args, found_inf=found, **kwargs)
+        return optimizer.step(*args, found_inf=found, **kwargs)  # type: ignore[call-overload, no-any-return]
+
+
+def _num_nonfinite(values: torch.Tensor) -> torch.Tensor:
+    """1.0 where a value is inf or nan."""
+    return (~torch.isfinite(values)).float()
 
 
 def found_inf(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> torch.Tensor:
-    """1.0 where the scaler saw inf or nan in the gradients and passed over the update, else 0.0; a scalar on the device.
+    """1.0 where the scaler saw inf or nan in the gradients and passed over the update, else 0.0; on the device.
 
     Read between the scaler's step and update, which forgets it. get_scale() would wait for the device in every step.
     """

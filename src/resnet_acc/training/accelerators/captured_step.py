@@ -8,6 +8,7 @@ The calls into torch_xla._XLAC are those of torch-xla's own bridge for torch.com
 in 2.9), which does the same for functions without side effects.
 """
 
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,11 @@ import torch
 LEARNING_RATE_MARK = 0.7316482930183411
 """Stands for the learning rate while a step is traced, so that it can be told from the graph's other numbers."""
 
-DONATED_BYTES = 65536
+DONATED_BYTES = 2**20
 """State of at least this size gives its buffer to its successor, so that it exists once.
 
-A smaller one would save nothing and cost a copy: XLA computes many small results in one kernel, and then copies each to
-the place that was given for it (500 copies a step for ResNet-50)."""
+A smaller one would save next to nothing and cost a copy: XLA computes several small results in one kernel, and then
+copies each to the place that was given for it (500 copies a step for ResNet-50)."""
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -53,7 +54,9 @@ class CapturedStep:
     a change of one is traced anew, as is a change of an input's shape or dtype.
 
     After each call the state's tensors hold the new values: evaluation, checkpoints and state_dict need nothing more,
-    and what is written into them from outside (load_state_dict) is what the next step reads.
+    and what is written into them from outside (load_state_dict) is what the next step reads. What is copied from them
+    on the device (clone, deepcopy, copy_) is on their buffer until torch_xla.sync(), so that must come before the next
+    step: a buffer that a step was given is gone.
 
     Args:
         function: the step; the tensors that it gives are new ones.
@@ -93,8 +96,7 @@ class CapturedStep:
         xla: Any,
     ) -> None:
         self._function, self._state = function, list(state)
-        for tensor in self._state:
-            tensor.data = tensor.data.clone()  # nn.Module.to leaves views, whose base would be another tensor
+        own_storage(self._state)
         self._learning_rate, self._set_learning_rate = learning_rate, set_learning_rate
         self._frozen, self._forget = frozen, forget
         self._xla, self._calls = xla, xla._XLAC
@@ -126,17 +128,21 @@ class CapturedStep:
     def _materialise(self, inputs: Tensors) -> None:
         """Give each tensor a buffer of its own where something from outside was written into it.
 
-        A replayed graph takes buffers and overwrites the state's, which a tensor that was copied from shares until then.
+        A replayed graph takes buffers and overwrites the state's, which a tensor that was copied from shares until
+        then.
         """
         versions = [tensor._version for tensor in self._state]
         pending = self._calls._check_tensor_need_materialization([*inputs, *self._state])
         if versions != self._versions or any(pending):
             self._settle()
+            for tensor, version, known in itertools.zip_longest(self._state, versions, self._versions):
+                if version != known and tensor.nbytes >= DONATED_BYTES:
+                    self._calls._replace_xla_tensor(tensor, _alias(tensor))  # which sync gives a buffer of its own
             self._xla.sync()
         self._versions = versions
 
-    # torch-xla's tensors are functional: each has a value and a base, from which its views (a Linear's transposed weight)
-    # are taken. A new buffer must reach both, so both have to be one tensor.
+    # torch-xla's tensors are functional: each has a value and a base, from which its views (a Linear's transposed
+    # weight) are taken. A new buffer must reach both, so both have to be one tensor.
 
     def _settle(self) -> None:
         """Let the base follow the value after operations in place."""
@@ -161,7 +167,10 @@ class CapturedStep:
     def _rate_on_device(self) -> torch.Tensor:
         rate = self._learning_rate()
         if self._rate is None or self._rate[0] != rate:
-            self._rate = (rate, torch.tensor(rate, dtype=torch.float32).to(self._state[0].device))
+            on_device = torch.tensor(rate, dtype=torch.float32).to(self._state[0].device)
+            if any(self._calls._check_tensor_need_materialization([on_device])):
+                self._xla.sync()  # torch-xla makes 0 and 1 constants, which a replayed graph cannot take
+            self._rate = (rate, on_device)
         return self._rate[1]
 
     def _trace(self, inputs: Tensors) -> _Graph:
@@ -175,16 +184,23 @@ class CapturedStep:
         self._set_learning_rate(LEARNING_RATE_MARK)
         try:
             results = self._function(*inputs)
-            self._forget()
             changed = calls._check_tensor_need_materialization(self._state)
             updated = [index for index, change in enumerate(changed) if change]
             if calls._xla_get_rng_seed() != seed:
-                raise RuntimeError("the step draws random numbers, which a captured step would repeat; use --no-capture")
+                raise RuntimeError(
+                    "the step draws random numbers, which a captured step would repeat; use --no-capture"
+                )
             outputs = [self._state[index] for index in updated] + list(results)
             sources = [
                 self._source(places, newest, tensor_id, value)
                 for tensor_id, value in zip(*calls._get_tensors_xla_device_data_node(outputs), strict=True)
             ]
+            marked = self._learning_rate() == LEARNING_RATE_MARK
+            if marked and not any(source.kind == "learning rate" for source in sources):
+                raise RuntimeError(
+                    "the step works the learning rate into its other numbers (as -lr, say), so a captured step would "
+                    "keep the first one; use --no-capture"
+                )
             calls._xla_set_enable_alias_with_buffer_donor_config(True)
             for index in updated:
                 if held[index].nbytes >= DONATED_BYTES:
@@ -192,6 +208,7 @@ class CapturedStep:
             graph = _Graph(calls._get_graph_hash(outputs), sources, updated)
             calls._xla_warm_up_cache(outputs, [])
         finally:
+            self._forget()
             self._set_learning_rate(rate)
             calls._xla_set_enable_alias_with_buffer_donor_config(donors)
             self._settle()
@@ -215,6 +232,12 @@ class CapturedStep:
         if value.item() == torch.tensor(LEARNING_RATE_MARK, dtype=value.dtype).item():
             return _Source("learning rate")
         return _Source("kept", kept=value)
+
+
+def own_storage(tensors: Iterable[torch.Tensor]) -> None:
+    """Make each tensor the base of its own storage; nn.Module.to leaves views, whose base would be another tensor."""
+    for tensor in tensors:
+        tensor.data = tensor.data.clone()
 
 
 def _places(calls: Any, kind: str, tensors: Iterable[torch.Tensor]) -> dict[int, _Source]:

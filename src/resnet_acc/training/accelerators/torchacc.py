@@ -17,7 +17,7 @@ from torch import nn
 from resnet_acc.logger import enable_torchacc_compiler
 from resnet_acc.training.accelerators import pjrt
 from resnet_acc.training.accelerators.base import Accelerator, Batches, process_peak_gib
-from resnet_acc.training.accelerators.captured_step import CapturedStep
+from resnet_acc.training.accelerators.captured_step import CapturedStep, own_storage
 from resnet_acc.training.accelerators.xla_modules import adapt_to_xla
 from resnet_acc.training.distributed import HostGroup, verify_gradient_mean
 from resnet_acc.training.precision import SyncfreeGradScaler, found_inf, verify_autocast
@@ -83,7 +83,7 @@ class TorchaccAccelerator(Accelerator):
 
     @property
     def _sum_on_host(self) -> bool:
-        """On a CPU each process is an XLA world of its own, and xm.all_reduce returns the local value without a word."""
+        """On a CPU each process is an XLA world of its own; xm.all_reduce returns the local value without a word."""
         return self.device_type == "cpu" and self.place.world_size > 1
 
     # --- 4. loader ---
@@ -110,7 +110,6 @@ class TorchaccAccelerator(Accelerator):
         self._none_found = torch.zeros(()).to(self.device)  # bfloat16 has float32's range: no step is skipped
         self.scaler = GradScaler(enabled=self.precision.dtype is torch.float16)
         self.scaler.scale(self._none_found)  # makes the scale on the device before the first step reads it
-        mark_step()
         if self.compile_mode == "captured":
             self._captured = CapturedStep(
                 self._step,
@@ -121,6 +120,9 @@ class TorchaccAccelerator(Accelerator):
                 forget=self.optimizer.zero_grad,
                 xla=torch_xla,
             )
+        else:
+            own_storage(self._state())  # else the second step's inputs could alias other outputs: another graph
+        mark_step()
 
     def _materialise_optimizer_state(self) -> None:
         """Make the optimizer's state before the first step, where AdamW would make it.
@@ -153,8 +155,8 @@ class TorchaccAccelerator(Accelerator):
     def _update(self) -> torch.Tensor | None:
         """The optimizer's step; gives 1.0 where loss scaling passed over it, None without loss scaling.
 
-        All parameters have taken as many steps. Their counts begin as copies of one and end as one, so that the compiler
-        sees one count, and one bias correction, instead of one for each parameter.
+        All parameters have taken as many steps. Their counts begin as copies of one and end as one, so that the
+        compiler sees one count, and one bias correction, instead of one for each parameter.
         """
         states = list(self.optimizer.state.values())
         for state in states:

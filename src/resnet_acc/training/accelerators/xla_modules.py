@@ -1,6 +1,7 @@
-"""Two layers as XLA compiles them well: what they compute is PyTorch's, and so are their names and state.
+"""Three layers as XLA compiles them well: what they compute is PyTorch's, and so are their names and state_dict.
 
-Both were found by reading the compiled graph of ResNet-50 on an H200 (benchmarks/README.md has the figures).
+What to change was found by reading the compiled graph of ResNet-50 and a trace of its kernels on an H200
+(benchmarks/README.md has the figures).
 """
 
 from typing import Any
@@ -11,24 +12,67 @@ from torch.nn import functional
 
 
 def adapt_to_xla(model: nn.Module) -> nn.Module:
-    """Replace a ResNet's BatchNorms and its max-pooling in place; parameters, buffers and state_dict stay theirs."""
+    """Replace a ResNet's convolutions, BatchNorms and max-pooling in place. The model lies on its device already.
+
+    Parameters stay the same objects; a state_dict is the same as before and is taken as before.
+    """
+    norms = [module for module in model.modules() if type(module) is nn.BatchNorm2d and module.momentum is not None]
     for module in model.modules():
-        if type(module) is nn.BatchNorm2d:
-            module.__class__ = BatchNorm2d
+        if type(module) is nn.Conv2d and module.kernel_size != (1, 1):
+            module.__class__ = Conv2d
+            module.weight.data = module.weight.data.permute(0, 2, 3, 1).contiguous()
         elif type(module) is nn.MaxPool2d and _is_three_by_two(module):
             module.__class__ = MaxPool2d
+    counters = [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]
+    for norm in norms:
+        norm.__class__ = BatchNorm2d
+        if norm.num_batches_tracked is not None:
+            norm.num_batches_tracked = counters[0]
+    if counters:
+
+        def count(called: nn.Module, _: Any) -> None:
+            if called.training:
+                counters[0].add_(1)
+
+        model.register_forward_pre_hook(count)
     return model
+
+
+class Conv2d(nn.Conv2d):
+    """A convolution whose weight lies as cudnn takes it: [out, height, width, in].
+
+    As [out, in, height, width] the weight and both of AdamW's moments would be transposed in each step, and back. The
+    state_dict has PyTorch's order. (A 1 x 1 weight is the same in both.)
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self._conv_forward(input, self.weight.permute(0, 3, 1, 2), self.bias)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "weight"] = destination[prefix + "weight"].permute(0, 3, 1, 2)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        key = prefix + "weight"
+        if key in state_dict:
+            state_dict = {**state_dict, key: state_dict[key].permute(0, 2, 3, 1)}
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class BatchNorm2d(nn.BatchNorm2d):
     """BatchNorm that gives the dtype it takes, as on CUDA under autocast: statistics in float32, activations in half.
 
     torch-xla's autocast turns the input into float32 and leaves the output so; what is kept for the backward pass, and
-    the gradient of a residual connection, would then take twice the memory traffic.
+    the gradient of a residual connection, would then take twice the memory traffic. All of a model's BatchNorms have
+    seen as many batches, so they share one count, which the model's own forward pass raises.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return super().forward(input).to(input.dtype)
+        training = self.training or self.running_mean is None
+        output: torch.Tensor = functional.batch_norm(
+            input, self.running_mean, self.running_var, self.weight, self.bias, training, self.momentum or 0.0, self.eps
+        )
+        return output.to(input.dtype)
 
 
 class MaxPool2d(nn.MaxPool2d):
@@ -68,6 +112,7 @@ class _MaxPool(torch.autograd.Function):
             place = torch.where(larger, torch.full_like(place, number), place)
         ctx.save_for_backward(place)
         ctx.size = (height, width)
+        assert best is not None
         return best
 
     @staticmethod
@@ -82,7 +127,7 @@ class _MaxPool(torch.autograd.Function):
         def left(part: torch.Tensor) -> torch.Tensor:
             return functional.pad(part[:, :, :, 1:], (0, 1))
 
-        # Value (h, w) lies in window (i, j) at place (h + 1 - 2i, w + 1 - 2j): even rows and columns in one window only.
+        # Value (h, w) lies in window (i, j) at place (h + 1 - 2i, w + 1 - 2j): even rows and columns in one window.
         even_rows = _interleave(parts[4], parts[5] + left(parts[3]), 3)
         odd_rows = _interleave(
             parts[7] + up(parts[1]), parts[8] + left(parts[6]) + up(parts[2]) + up(left(parts[0])), 3
