@@ -45,9 +45,9 @@ def main() -> None:
             "machine": machine(options),
             "configurations": [],
         }
-        plan = [
-            (dtype, int(size)) for dtype in options.amp_dtypes.split(",") for size in options.batch_sizes.split(",")
-        ]
+        begin = time.monotonic()
+        sizes = [int(size) for size in options.batch_sizes.split(",")]
+        plan = [(dtype, size) for size in sizes for dtype in options.amp_dtypes.split(",")]
         following = start_workers(options, *plan[0])
         for number, (dtype, size) in enumerate(plan):
             workers = first_steps(following)
@@ -56,6 +56,11 @@ def main() -> None:
             await_prepared(following)
             results["configurations"].append(measure(options, workers, dtype, size))
             path.write_text(json.dumps(results, indent=1) + "\n")
+            if options.budget_s and time.monotonic() - begin > options.budget_s:
+                print(f"{options.budget_s} s are over; {len(plan) - number - 1} configurations were not measured")
+                for worker in following:
+                    worker.end()
+                break
     text = report(results)
     (options.out / "README.md").write_text(text)
     print(text)
@@ -292,6 +297,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--data", default="synthetic", help="synthetic, mock or a folder")
     parser.add_argument("--repeats", type=int, default=3, help="times A B B A")
     parser.add_argument("--window_s", type=float, default=1.0, help="seconds of a window, about")
+    parser.add_argument(
+        "--budget_s", type=float, default=0.0, help="begin no further configuration after so many seconds"
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--image_size", type=int, default=224, help="pixels")

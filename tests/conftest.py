@@ -3,11 +3,16 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from resnet_acc.datasets.mock import make_mock_imagenet
+
+if TYPE_CHECKING:
+    import torch
 
 # Two cores and many small runs: threads that wait for each other cost more than they give. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -38,3 +43,12 @@ def python() -> str:
 def repository() -> Path:
     """The root of this checkout."""
     return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def xla_device() -> "Iterator[torch.device]":
+    """XLA's CPU device in the tests' own process; no other test file sees what it needs in the environment."""
+    torch_xla = pytest.importorskip("torch_xla")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PJRT_DEVICE", "CPU")
+        yield torch_xla.device()

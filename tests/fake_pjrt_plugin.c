@@ -8,6 +8,7 @@
  * What Execute was given can be read back through seen_*().
  */
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #ifndef API_MAJOR
@@ -56,13 +57,25 @@ static void *execute(struct args *args) {
   return args->executable ? NULL : &error; /* an error of the execution itself */
 }
 
+static char flags[256]; /* XLA_FLAGS as Client_Create or Client_Compile saw it last */
+const char *seen_flags(void) { return flags; }
+
+static void *see_flags(void *args) {
+  const char *given = getenv("XLA_FLAGS");
+  (void)args;
+  strncpy(flags, given ? given : "unset", sizeof flags - 1);
+  return NULL;
+}
+
+static void *serialize(size_t *args) { return *args < 56 ? &error : NULL; }
+
 static void *other(void *args) { (void)args; return NULL; }
 
 static struct {
   size_t struct_size;
   void *extension_start;
   struct { size_t struct_size; void *extension_start; int major, minor; } version;
-  void *(*functions[FUNCTIONS < 60 ? 60 : FUNCTIONS])(void *);
+  void *(*functions[FUNCTIONS < 100 ? 100 : FUNCTIONS])(void *);
 } table;
 
 const void *
@@ -76,6 +89,8 @@ GetPjrtApi(void) {
   table.version.major = API_MAJOR;
   table.version.minor = API_MINOR;
   for (int i = 0; i < FUNCTIONS; i++) table.functions[i] = other;
+  table.functions[10] = table.functions[20] = see_flags;
+  table.functions[87] = (void *(*)(void *))serialize;
   table.functions[12] = (void *(*)(void *))platform_name;
 #ifndef NO_EXECUTE
   table.functions[55] = (void *(*)(void *))execute;

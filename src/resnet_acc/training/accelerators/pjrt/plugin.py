@@ -4,6 +4,7 @@ A script of its own needs neither: with PJRT_DEVICE=NVGPU torch_xla finds the en
 """
 
 import ctypes
+import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ DEVICE = "NVGPU"
 """What PJRT_DEVICE is called. torch-xla 2.9 has code of its own for CUDA, which refuses to run, so it is not that."""
 PATH_VARIABLE = "RESNET_ACC_PJRT_PLUGIN_PATH"
 """Where shim.c reads the plugin's path from; set here, by nobody else."""
+FLAGS_VARIABLE = "RESNET_ACC_PJRT_PLUGIN_XLA_FLAGS"
+"""XLA flags that a user has for the plugin alone: torch-xla's own XLA ends the process over flags newer than itself."""
 _COMPILE_CACHE_VARIABLE = "XLA_PERSISTENT_CACHE_PATH"  # what xr.initialize_cache sets, and a user may set instead
 
 
@@ -127,7 +130,9 @@ def _use_compile_cache(plugin: PluginLibrary) -> None:
     import torch_xla.runtime as xr
     from torch_xla.version import __version__ as torch_xla_version
 
-    folder = cache_folder() / "xla_compile" / f"{plugin.label}_torch_xla-{torch_xla_version}"
+    # torch-xla's keys hold XLA_FLAGS, but not the flags that shim.c gives to the plugin alone.
+    flags = hashlib.sha256(os.environ.get(FLAGS_VARIABLE, "").encode()).hexdigest()[:8]
+    folder = cache_folder() / "xla_compile" / f"{plugin.label}_torch_xla-{torch_xla_version}_flags-{flags}"
     # Ours may be there from the process that started this one, which could write.
     chosen = os.environ.get(_COMPILE_CACHE_VARIABLE) not in (None, "", str(folder))
     if chosen or torch_xla._XLAC._xla_computation_cache_is_initialized():

@@ -1,11 +1,16 @@
 /* Stands between torch-xla 2.9 and OpenXLA's CUDA PJRT plugin, which do not know each other. build.py compiles it.
  *
- * Two things keep them apart, and each is one entry of the plugin's table of functions:
+ * Three things keep them apart, and each is one entry of the plugin's table of functions:
  *   PJRT_Client_PlatformName       torch-xla ends the process over a device whose platform is called "cuda"
  *                                  (tensor_impl.cpp); here it is called "nvgpu".
  *   PJRT_LoadedExecutable_Execute  torch-xla hands over the PJRT_ExecuteOptions of August 2025 (80 bytes), which a
  *                                  newer plugin refuses as too small; here it gets them in a larger struct filled up
  *                                  with zeros, which mean "not given" in every field added so far.
+ *   PJRT_TopologyDescription_Serialize
+ *                                  torch-xla makes it a part of its compile cache's keys, and it differs from process
+ *                                  to process, so that nothing was ever found; refused here, torch-xla takes the
+ *                                  platform's version and the devices' names instead (hash_comp_env in its
+ *                                  pjrt_computation_client.cpp).
  * Two more are entered with XLA_FLAGS lengthened, and left with it as it was:
  *   PJRT_Client_Create, and PJRT_Client_Compile for the first time. The plugin's XLA reads XLA_FLAGS once, in one of
  *                                  them. torch-xla's own XLA, a year older, reads it too and ends the process over a
@@ -35,8 +40,15 @@
 #define FIRST_MINOR 57      /* CHANGELOG.md, 0.57: "Rearranged fields in the PJRT_Api" */
 #define OPTIONS_BYTES 256   /* PJRT_ExecuteOptions: 80 bytes at 0.64, 88 at 0.76, 112 at 0.78, 120 at 0.97 */
 
-/* The functions' numbers: places in PJRT_Api after its header, counted from 0 in the header file's order. */
-enum { CLIENT_CREATE = 10, CLIENT_PLATFORM_NAME = 12, CLIENT_COMPILE = 20, LOADED_EXECUTABLE_EXECUTE = 55 };
+/* The functions' numbers: places in PJRT_Api after its header, counted from 0 in the header file's order. Plugins 0.7.1
+ * and 0.11.2 were asked: given arguments of 0 bytes, each function names its own struct in the error. */
+enum {
+  CLIENT_CREATE = 10,
+  CLIENT_PLATFORM_NAME = 12,
+  CLIENT_COMPILE = 20,
+  LOADED_EXECUTABLE_EXECUTE = 55,
+  TOPOLOGY_DESCRIPTION_SERIALIZE = 87,
+};
 
 typedef struct PJRT_Error PJRT_Error; /* opaque: only the plugin can make one */
 
@@ -85,6 +97,7 @@ _Static_assert(offsetof(ExecuteArgs, options) == 24 && sizeof(ExecuteArgs) == 80
 static PJRT_Error *(*plugin_platform_name)(PlatformNameArgs *);
 static PJRT_Error *(*plugin_execute)(ExecuteArgs *);
 static PJRT_Error *(*plugin_client_create)(void *);
+static PJRT_Error *(*plugin_topology_serialize)(void *);
 static PJRT_Error *(*plugin_client_compile)(void *);
 static Api *table; /* what GetPjrtApi gives; NULL where the plugin cannot be used */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -163,6 +176,12 @@ static PJRT_Error *with_flags(PJRT_Error *(*function)(void *), void *args) {
   return error;
 }
 
+static PJRT_Error *topology_serialize(void *args) {
+  size_t nothing[7] = {0}; /* PJRT_TopologyDescription_Serialize_Args has 56 bytes; refused before it is read */
+  (void)args;
+  return plugin_topology_serialize(nothing);
+}
+
 static PJRT_Error *client_create(void *args) { return with_flags(plugin_client_create, args); }
 
 static PJRT_Error *client_compile(void *args) {
@@ -175,12 +194,13 @@ static PJRT_Error *client_compile(void *args) {
 }
 
 static int fits(const Api *api, const char *path) {
-  const size_t needed = offsetof(Api, functions) + (LOADED_EXECUTABLE_EXECUTE + 1) * sizeof(void *);
+  const size_t needed = offsetof(Api, functions) + (TOPOLOGY_DESCRIPTION_SERIALIZE + 1) * sizeof(void *);
   const struct { int place; const char *name; } used[] = {
       {CLIENT_CREATE, "PJRT_Client_Create"},
       {CLIENT_PLATFORM_NAME, "PJRT_Client_PlatformName"},
       {CLIENT_COMPILE, "PJRT_Client_Compile"},
       {LOADED_EXECUTABLE_EXECUTE, "PJRT_LoadedExecutable_Execute"},
+      {TOPOLOGY_DESCRIPTION_SERIALIZE, "PJRT_TopologyDescription_Serialize"},
   };
   const char *mend = "install another jax-cuda12-pjrt or jax-cuda13-pjrt";
   if (api->struct_size < needed || api->version.struct_size < sizeof api->version) {
@@ -224,6 +244,7 @@ static void make_table(void) {
   PJRT_Error *(*our_execute)(ExecuteArgs *) = execute;
   PJRT_Error *(*our_create)(void *) = client_create;
   PJRT_Error *(*our_compile)(void *) = client_compile;
+  PJRT_Error *(*our_serialize)(void *) = topology_serialize;
   const Api *api;
   Api *copy;
   if (!path || !*path) {
@@ -245,6 +266,8 @@ static void make_table(void) {
   memcpy(&copy->functions[LOADED_EXECUTABLE_EXECUTE], &our_execute, sizeof our_execute);
   memcpy(&plugin_client_create, &copy->functions[CLIENT_CREATE], sizeof plugin_client_create);
   memcpy(&plugin_client_compile, &copy->functions[CLIENT_COMPILE], sizeof plugin_client_compile);
+  memcpy(&plugin_topology_serialize, &copy->functions[TOPOLOGY_DESCRIPTION_SERIALIZE], sizeof plugin_topology_serialize);
+  memcpy(&copy->functions[TOPOLOGY_DESCRIPTION_SERIALIZE], &our_serialize, sizeof our_serialize);
   memcpy(&copy->functions[CLIENT_CREATE], &our_create, sizeof our_create);
   memcpy(&copy->functions[CLIENT_COMPILE], &our_compile, sizeof our_compile);
   table = copy;
