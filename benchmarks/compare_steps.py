@@ -185,13 +185,10 @@ def measure(options: argparse.Namespace, workers: list[Worker], dtype: str, batc
 
 def machine(options: argparse.Namespace) -> dict[str, Any]:
     """Card, driver and versions of both environments, each from a process of its own."""
+    names = ("torch", "cudnn", "torch_xla", "nvidia", "nvidia_xla")
     code = (
-        "import json, torch; cuda = torch.cuda.is_available()\n"
-        "found = {'torch': torch.__version__, 'cudnn': torch.backends.cudnn.version() if cuda else None}\n"
-        "found['device'] = torch.cuda.get_device_name() if cuda else None\n"
-        "from resnet_acc.training.probe import probe\n"
-        "report = probe(); found |= {k: report[k] for k in ('torch_xla', 'nvidia', 'nvidia_xla')}\n"
-        "print(json.dumps(found))"
+        "import json; from resnet_acc.training.probe import probe; report = probe()\n"
+        f"print(json.dumps({{name: report[name] for name in {names}}}))"
     )
     found: dict[str, Any] = {"python": platform.python_version(), "cores": os.cpu_count()}
     for name, setup in (("torch", ""), ("torchacc", options.xla_setup)):

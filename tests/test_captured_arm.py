@@ -170,7 +170,9 @@ def test_a_batch_of_another_shape_is_compiled_once_and_right(precision: dict[str
 
 
 @pytest.mark.parametrize("precision", NO_SCALING)
-@pytest.mark.parametrize(("name", "value"), [("weight_decay", 0.9), ("eps", 1.0), ("betas", (0.1, 0.2))])
+@pytest.mark.parametrize(
+    ("name", "value"), [("weight_decay", 0.9), ("weight_decay", 0.0), ("eps", 1.0), ("betas", (0.1, 0.2))]
+)
 def test_another_setting_of_the_optimizer_is_traced_and_right(
     precision: dict[str, str], name: str, value: object
 ) -> None:

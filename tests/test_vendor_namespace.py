@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from pjrt_tools import answer
+from pjrt_tools import answer, run_python
 from torchrun import torchrun
 from torchrun import train as train_in_own_process
 from xla_tools import PRECISIONS, batches, ready_arm, train
@@ -82,7 +82,7 @@ FILES = {
     "torch_xla/core/__init__": "",
     "torch_xla/core/xla_model": XLA_MODEL,
     "torch_xla/debug/__init__": "",
-    "torch_xla/debug/metrics": "from torch_xla.debug.metrics import metric_data\n",
+    "torch_xla/debug/metrics": "from torch_xla.debug.metrics import counter_value, metric_data\n",
     "torch_xla/distributed/__init__": "",
     "torch_xla/distributed/parallel_loader": "from torch_xla.distributed.parallel_loader import MpDeviceLoader\n",
     "torch_xla/distributed/xla_backend": "import torch_xla.distributed.xla_backend\n",
@@ -191,9 +191,9 @@ def test_two_processes_reduce_gradients_through_the_vendors_namespace(vendor: Ve
 
 @pytest.mark.parametrize(
     "missing",
-    ["torch_xla/__init__", "torch_xla/core/xla_model", "torch_xla/distributed/xla_backend", "torch_xla/amp/__init__"],
+    ["torch_xla/__init__", "torch_xla/core/xla_model"],
 )
-def test_an_incomplete_package_is_passed_over_for_torch_xla(vendor: Vendor, missing: str) -> None:
+def test_a_package_that_cannot_be_imported_is_passed_over_for_torch_xla(vendor: Vendor, missing: str) -> None:
     path = vendor.package / f"{missing}.py"
     path.write_text("raise ImportError('libvendor.so is not there')\n")
     found = train_small_model()
@@ -207,7 +207,16 @@ def test_a_package_of_that_name_that_is_another_is_passed_over(vendor: Vendor) -
     assert (found["torch_xla"], found["compile_mode"]) == ("torch_xla", "captured")
 
 
-def test_a_package_without_the_old_scaler_is_passed_over(vendor: Vendor) -> None:
-    (vendor.package / "torch_xla" / "amp" / "__init__.py").write_text("")  # as torch_xla itself from 2.8 on
-    found = train_small_model()
-    assert (found["torch_xla"], found["compile_mode"]) == ("torch_xla", "captured")
+@pytest.mark.parametrize(
+    ("missing", "code"),
+    [
+        ("torch_xla/distributed/xla_backend", "raise ImportError('libvendor.so is not there')\n"),
+        ("torch_xla/amp/__init__", ""),  # without GradScaler, as torch_xla itself is from 2.8 on
+    ],
+)
+def test_a_package_with_a_part_missing_is_never_mixed_with_torch_xla(vendor: Vendor, missing: str, code: str) -> None:
+    (vendor.package / f"{missing}.py").write_text(code)
+    done = run_python("from xla_tools import ready_arm\nready_arm()", RESNET_ACC_COMPILER="torchacc")
+    assert done.returncode != 0
+    assert done.stderr.strip().splitlines()[-1].startswith("ImportError: ")
+    assert vendor.calls() == []

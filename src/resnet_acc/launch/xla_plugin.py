@@ -6,7 +6,7 @@ from typing import Any
 INSTALL = "pip install 'resnet-acc[nvidia-xla]'"
 INSTALL_CUDA13 = "pip install 'resnet-acc[nvidia-xla-cuda13]'"
 OLDEST_TORCH_XLA = (2, 9)
-"""The release whose structs the shim was written for; up to 2.7 torch-xla had a CUDA device of its own."""
+"""The release whose structs the shim was written for; older ones had a CUDA device of their own."""
 NEWEST_TORCH_XLA = (2, 9)
 """The last release that was there when this was written; no torch after 2.9 has one."""
 OLDEST_API = (0, 57)

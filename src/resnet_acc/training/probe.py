@@ -154,8 +154,8 @@ def _vendor_torchacc(quick: bool) -> str:
     folders = [Path(folder) for folder in spec.submodule_search_locations or []]
     if not any((folder / "torch_xla").is_dir() or (folder / "torch_xla.py").is_file() for folder in folders):
         raise ImportError(
-            "this torchacc has no torchacc.torch_xla, so it is not Alibaba's (the public index's package of that name "
-            "is not); it is not used"
+            "this torchacc has no torchacc.torch_xla, as Alibaba's of the article has (the public index's package of "
+            "that name is not Alibaba's); it is not used"
         )
     if not quick:
         importlib.import_module("torchacc.torch_xla.core.xla_model")

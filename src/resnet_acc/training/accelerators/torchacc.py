@@ -25,14 +25,7 @@ from resnet_acc.training.precision import SyncfreeGradScaler, found_inf, verify_
 # --- 1. imports ---
 if enable_torchacc_compiler():
     try:
-        import torchacc.torch_xla as torch_xla
         import torchacc.torch_xla.core.xla_model as xm
-        import torchacc.torch_xla.debug.metrics as xla_metrics
-        import torchacc.torch_xla.distributed.parallel_loader as parallel_loader
-        import torchacc.torch_xla.distributed.xla_backend  # noqa: F401 (registers the backend)
-        from torchacc.torch_xla.amp import GradScaler, syncfree
-
-        mark_step, xla_world_size = xm.mark_step, xm.xrt_world_size
     except ImportError:
         on_nvidia = os.environ.get("RESNET_ACC_DEVICE") == "cuda"
         if on_nvidia:
@@ -48,6 +41,14 @@ if enable_torchacc_compiler():
         if on_nvidia:
             pjrt.register()
         GradScaler, mark_step, xla_world_size = SyncfreeGradScaler, torch_xla.sync, torch_xla.runtime.world_size
+    else:  # the vendor's, and then all of it: a run labelled torchacc must not be half of each
+        import torchacc.torch_xla as torch_xla  # type: ignore[no-redef]
+        import torchacc.torch_xla.debug.metrics as xla_metrics  # type: ignore[no-redef]
+        import torchacc.torch_xla.distributed.parallel_loader as parallel_loader  # type: ignore[no-redef]
+        import torchacc.torch_xla.distributed.xla_backend  # noqa: F401 (registers the backend)
+        from torchacc.torch_xla.amp import GradScaler, syncfree  # type: ignore[no-redef]
+
+        mark_step, xla_world_size = xm.mark_step, xm.xrt_world_size
 
 
 class TorchaccAccelerator(Accelerator):
@@ -57,7 +58,7 @@ class TorchaccAccelerator(Accelerator):
     """
 
     def autocast_device_type(self) -> str:
-        # torch_xla.amp.autocast does nothing off a TPU; PyTorch's own takes effect on every XLA device.
+        # torch_xla.amp.autocast is for TPUs alone; PyTorch's own takes effect on every XLA device.
         return "xla"
 
     @property
@@ -203,7 +204,7 @@ class TorchaccAccelerator(Accelerator):
             tensors += [value for name, value in values.items() if torch.is_tensor(value) and name != "step"]
         tensors += [group["lr"] for group in self.optimizer.param_groups if torch.is_tensor(group["lr"])]
         if self.scaler.is_enabled():
-            tensors += [self.scaler._scale, self.scaler._growth_tracker]
+            tensors += [t for t in (self.scaler._scale, self.scaler._growth_tracker) if t is not None]
         return tensors
 
     def _frozen(self) -> tuple:
@@ -247,6 +248,9 @@ class TorchaccAccelerator(Accelerator):
     def compilations(self) -> int:
         data = xla_metrics.metric_data("CompileTime")
         return int(data[0]) if data else 0
+
+    def compile_cache_hits(self) -> int:
+        return int(xla_metrics.counter_value("PersistentCacheHit") or 0)
 
     def compile_seconds(self) -> float:
         data = xla_metrics.metric_data("CompileTime")

@@ -30,12 +30,14 @@ def adapt_to_xla(model: nn.Module) -> nn.Module:
             norm.num_batches_tracked = counters[0]
     if counters:
 
-        def count(called: nn.Module, _: Any) -> None:
-            if called.training:
-                counters[0].add_(1)
-
-        model.register_forward_pre_hook(count)
+        model.register_forward_pre_hook(_count_batch)
     return model
+
+
+def _count_batch(model: nn.Module, _: Any) -> None:
+    norm = next(module for module in model.modules() if type(module) is BatchNorm2d)
+    if model.training and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
 
 
 class Conv2d(nn.Conv2d):
@@ -105,7 +107,10 @@ class _MaxPool(torch.autograd.Function):
             down, right = divmod(number, 3)
             value = padded[:, :, down : down + 2 * rows - 1 : 2, right : right + 2 * columns - 1 : 2]
             if best is None or place is None:
-                best, place = value, torch.zeros_like(value, dtype=torch.uint8)
+                # Padding is no value: where all are -inf it is the first value that gets the gradient.
+                down_at_edge, right_at_edge = (torch.arange(n, device=images.device) == 0 for n in (rows, columns))
+                first = 3 * down_at_edge[:, None].to(torch.uint8) + right_at_edge.to(torch.uint8)
+                best, place = value, first.expand(value.shape)
                 continue
             larger = (value > best) | value.isnan()
             best = torch.where(larger, value, best)

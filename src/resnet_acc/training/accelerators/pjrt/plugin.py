@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 DEVICE = "NVGPU"
-"""What PJRT_DEVICE is called. torch-xla 2.9 has code of its own for CUDA, which refuses to run, so it is not that."""
+"""What PJRT_DEVICE is called; not CUDA, a name over which torch-xla 2.9 ends the process (shim.c)."""
 PATH_VARIABLE = "RESNET_ACC_PJRT_PLUGIN_PATH"
 """Where shim.c reads the plugin's path from; set here, by nobody else."""
 FLAGS_VARIABLE = "RESNET_ACC_PJRT_PLUGIN_XLA_FLAGS"
