@@ -86,10 +86,11 @@ def test_arms_that_can_run() -> None:
 
 def test_the_refused_arm_stops_the_run() -> None:
     assert "torch_xla" in refusal(CPU_ENVIRONMENT | {"torch_xla": None}, compiler_opt=True)
-    assert "bfloat16" in refusal(compiler_opt=True, amp_level="O1", amp_dtype="float16")
+    on_tpu = CPU_ENVIRONMENT | {"tpu": True}
+    assert "bfloat16" in refusal(on_tpu, compiler_opt=True, amp_level="O1", amp_dtype="float16", device="tpu")
+    assert check(compiler_opt=True, amp_level="O1", amp_dtype="float16").device == "cpu"
     on_gpu = gpus_for_xla(1)
     assert check(on_gpu, compiler_opt=True, amp_level="O1", amp_dtype="float16").device == "cuda"
-    assert "bfloat16" in refusal(on_gpu, compiler_opt=True, amp_level="O1", amp_dtype="float16", device="cpu")
     assert "TPU" in refusal(compiler_opt=True, device="tpu")
 
 

@@ -170,8 +170,8 @@ def check(config: RunConfig, environment: dict[str, Any]) -> Preflight:
             warnings.append(_error(environment, "torchacc"))
         if device == "cuda":
             warnings += xla_plugin.warnings(environment)
-    if config.arm == "torchacc" and config.amp_dtype == "float16" and device != "cuda":
-        raise ValueError(f"amp_dtype is 'float16', which torchacc on {device} has no use for; use --amp_dtype=bfloat16")
+    if config.arm == "torchacc" and config.amp_dtype == "float16" and device == "tpu":
+        raise ValueError("amp_dtype is 'float16', for which a TPU has no units; use --amp_dtype=bfloat16")
     _check_output(config)
     _check_port(config)
     _check_data(config, warnings)
