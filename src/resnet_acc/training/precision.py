@@ -1,9 +1,11 @@
 """Mixed precision: which dtype amp_level and amp_dtype stand for on a device, and proof that autocast took effect."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import _refresh_per_optimizer_state
 
 from resnet_acc.config import RunConfig
 
@@ -39,9 +41,10 @@ class Precision:
 class SyncfreeGradScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler on an XLA device without a read-back: the optimizer itself passes over an update.
 
-    torch-xla had a class of its own for this until 2.8. Scale, growth and backoff are PyTorch's, as operations on the
-    device. The decision whether to step is handed to the optimizer, which must take found_inf (torch_xla.amp.syncfree),
-    and inf and nan are looked for in all gradients together, since a search in each would be a kernel or two for each.
+    torch-xla had a class of its own for this until 2.8. Scale, growth and backoff follow PyTorch's rule (see update)
+    as operations on the device. The decision whether to step is handed to the optimizer, which must take found_inf
+    (torch_xla.amp.syncfree). Inf and nan are looked for in all gradients together, since a search in each would be a
+    kernel or two for each.
     """
 
     def __init__(self, enabled: bool = True, **settings: Any) -> None:
@@ -72,6 +75,28 @@ class SyncfreeGradScaler(torch.amp.GradScaler):
     ) -> float | None:
         found = sum(optimizer_state["found_inf_per_device"].values())
         return optimizer.step(*args, found_inf=found, **kwargs)  # type: ignore[call-overload, no-any-return]
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """The scale of the next step, by the rule of ATen's amp_update_scale_cuda_kernel (native/cuda/AmpKernels.cu).
+
+        torch-xla has that operation too, but lets a scale grow to inf, and its growth interval is that of the first
+        scaler of the process.
+        """
+        if new_scale is not None or not self.is_enabled():
+            super().update(new_scale)
+            return
+        scale, tracker = self._scale, self._growth_tracker
+        assert scale is not None, "scale() comes before update()"
+        assert tracker is not None
+        states = self._per_optimizer_states.values()
+        found = sum(found for state in states for found in state["found_inf_per_device"].values()) > 0
+        num_good = tracker + 1
+        grows = num_good == self._growth_interval
+        grown = scale * self._growth_factor
+        kept = torch.where(grows & torch.isfinite(grown), grown, scale)
+        scale.copy_(torch.where(found, scale * self._backoff_factor, kept))
+        tracker.copy_(torch.where(found | grows, torch.zeros_like(tracker), num_good))
+        self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
 
 
 def _num_nonfinite(values: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,6 @@ def adapt_to_xla(model: nn.Module) -> nn.Module:
         if norm.num_batches_tracked is not None:
             norm.num_batches_tracked = counters[0]
     if counters:
-
         model.register_forward_pre_hook(_count_batch)
     return model
 
