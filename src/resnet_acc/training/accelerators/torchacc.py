@@ -108,6 +108,7 @@ class TorchaccAccelerator(Accelerator):
             settings["lr"] = torch.tensor(settings["lr"]).to(self.device)
             self.optimizer = torch.optim.AdamW(self.model.parameters(), capturable=True, **settings)
         self._materialise_optimizer_state()
+        self.optimizer.register_load_state_dict_post_hook(self._adopt_loaded_state)
         self._none_found = torch.zeros(()).to(self.device)  # bfloat16 has float32's range: no step is skipped
         self.scaler = GradScaler(enabled=self.precision.dtype is torch.float16)
         self.scaler.scale(self._none_found)  # makes the scale on the device before the first step reads it
@@ -132,6 +133,7 @@ class TorchaccAccelerator(Accelerator):
         from the device, another graph: twice the compilation.
         """
         self._steps = torch.zeros(()).to(self.device)
+        self._rates = [group["lr"] if torch.is_tensor(group["lr"]) else None for group in self.optimizer.param_groups]
         for parameter in self.model.parameters():
             state = self.optimizer.state[parameter]
             state["step"] = self._steps
@@ -139,6 +141,20 @@ class TorchaccAccelerator(Accelerator):
                 state[moment] = torch.zeros(parameter.shape, dtype=parameter.dtype).to(self.device)
             if self.precision.enabled:
                 state["max_exp_avg_sq"] = torch.empty(0).to(self.device)  # syncfree reads it even without amsgrad
+        self._optimizer_state = dict(self.optimizer.state)
+
+    def _adopt_loaded_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """Copy what load_state_dict brought into the tensors that a captured graph reads, and keep those."""
+        with torch.no_grad():
+            for parameter, own in self._optimizer_state.items():
+                for name, value in optimizer.state.get(parameter, {}).items():
+                    if name in own:
+                        own[name].copy_(torch.as_tensor(value).to(self.device))
+                optimizer.state[parameter] = own
+            for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
+                if rate is not None:
+                    rate.copy_(torch.as_tensor(group["lr"]))
+                    group["lr"] = rate
 
     def _step(self, images: torch.Tensor, target: torch.Tensor, totals: torch.Tensor) -> tuple[torch.Tensor]:
         """One update; gives the interval's totals with this step in them."""
