@@ -35,6 +35,7 @@ def test_every_field_is_an_option_in_both_spellings_with_its_default_in_the_help
         "nnodes": {"nnodes": 2, "master_addr": "10.0.0.1"},
         "amp_level": {"amp_level": "O1"},
         "device": {"device": "cpu"},
+        "lr_schedule": {"lr_schedule": "cosine"},
         "model": {"model": "resnet18"},
         "data": {"data": "/some/folder"},
         "output": {"output": "/some/where"},

@@ -45,7 +45,8 @@ def why_not(environment: dict[str, Any]) -> str | None:
     if plugin is None:
         reason = environment.get("errors", {}).get("nvidia_xla", "there is no CUDA PJRT plugin")
         mend = "" if "pip install" in reason else f"; {INSTALL}"
-        return f"torchacc on cuda needs a CUDA plugin for torch_xla {xla}: {reason}{mend}, or use --compiler=inductor"
+        other = "or use --compiler=inductor, or --device=cpu"
+        return f"torchacc on cuda needs a CUDA plugin for torch_xla {xla}: {reason}{mend}, {other}"
     if not environment.get("c_compiler"):
         found = environment.get("errors", {}).get("c_compiler", "there is none")
         return (

@@ -3,6 +3,7 @@
 RUN_DIR holds the run's config.json, which the launcher wrote; this process adds <rank>/log and <rank>/metrics.jsonl.
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -94,7 +95,7 @@ def start_record(
         "workers": data.num_workers,
         "torch_version": torch.__version__,
         "torchvision_version": torchvision.__version__,
-        "torch_xla_version": metadata.version("torch_xla") if config.arm == "torchacc" else None,
+        "torch_xla_version": _xla_version() if config.arm == "torchacc" else None,
         "flops_per_image": training_flops_per_image(config.model, plan.num_classes, config.image_size),
     }
 
@@ -104,6 +105,14 @@ def gpu_name(local_rank: int) -> str:
     if torch.cuda.is_initialized():
         return torch.cuda.get_device_name()
     return nvidia_gpus().names[local_rank]
+
+
+def _xla_version() -> str | None:
+    """Version of torch_xla, or of the vendor's torchacc where that brings it without a package of its own."""
+    for package in ("torch_xla", "torchacc"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(package)
+    return None
 
 
 def cpu_name() -> str:

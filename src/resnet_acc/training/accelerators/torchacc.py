@@ -151,10 +151,13 @@ class TorchaccAccelerator(Accelerator):
                     if name in own:
                         own[name].copy_(torch.as_tensor(value).to(self.device))
                 optimizer.state[parameter] = own
-            for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
-                if rate is not None:
-                    rate.copy_(torch.as_tensor(group["lr"]))
-                    group["lr"] = rate
+
+    def _adopt_rates(self) -> None:
+        """Write a learning rate that was set from outside into the tensor that a captured graph reads."""
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            if rate is not None and group["lr"] is not rate:
+                rate.copy_(torch.as_tensor(group["lr"]))
+                group["lr"] = rate
 
     def _step(self, images: torch.Tensor, target: torch.Tensor, totals: torch.Tensor) -> tuple[torch.Tensor]:
         """One update; gives the interval's totals with this step in them."""
@@ -193,6 +196,7 @@ class TorchaccAccelerator(Accelerator):
         return skipped
 
     def train_step(self, images: torch.Tensor, target: torch.Tensor) -> None:
+        self._adopt_rates()
         # --- 9. one graph per step ---
         if self.compile_mode == "captured":
             (self._totals,) = self._captured(images, target, self._totals)
@@ -224,12 +228,13 @@ class TorchaccAccelerator(Accelerator):
         return tensors
 
     def _frozen(self) -> tuple:
-        """What a trace writes into the graph as a number: everything of the optimizer but the learning rate."""
+        """What a trace writes into the graph: the optimizer's numbers but the learning rate, and the model's modes."""
         groups = tuple(
             tuple((name, value) for name, value in group.items() if name not in ("params", "lr"))
             for group in self.optimizer.param_groups
         )
-        return groups, self.model.training
+        modes = tuple(module.training for module in self.model.modules())
+        return groups, modes, tuple(parameter.requires_grad for parameter in self.model.parameters())
 
     def _learning_rate(self) -> float:
         rate = self.optimizer.param_groups[0]["lr"]
@@ -241,10 +246,9 @@ class TorchaccAccelerator(Accelerator):
                 group["lr"] = rate
 
     def set_learning_rate(self, rate: float) -> None:
-        self._write_learning_rate(rate)
         for group in self.optimizer.param_groups:
-            if torch.is_tensor(group["lr"]):
-                group["lr"].copy_(torch.tensor(rate))
+            group["lr"] = rate
+        self._adopt_rates()
 
     def loss_scale(self) -> float | None:
         return self.scaler.get_scale() if self.scaler.is_enabled() else None
@@ -257,7 +261,7 @@ class TorchaccAccelerator(Accelerator):
         xm.wait_device_ops()
 
     def peak_memory_gib(self) -> float:
-        with contextlib.suppress(RuntimeError, KeyError):
+        with contextlib.suppress(RuntimeError, KeyError, AttributeError):
             return xm.get_memory_info(self.device)["peak_bytes_used"] / 2**30
         return process_peak_gib()
 

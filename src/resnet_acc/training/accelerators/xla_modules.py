@@ -122,7 +122,9 @@ class _MaxPool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         (place,) = ctx.saved_tensors
-        exact = gradient.float()  # up to four windows meet in one value; PyTorch adds them in float32 too
+        exact = gradient.to(
+            torch.promote_types(gradient.dtype, torch.float32)
+        )  # up to four windows meet in one value; PyTorch adds them in float32 too
         parts = [torch.where(place == number, exact, torch.zeros_like(exact)) for number in range(9)]
 
         def up(part: torch.Tensor) -> torch.Tensor:
