@@ -258,6 +258,9 @@ def test_ctrl_c_ends_the_call_and_its_workers(tmp_path, python):
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) != 0
+    deadline = time.monotonic() + 15  # workers end by themselves, a moment after the call that they served
+    while _alive_in_session(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert not _alive_in_session(process.pid)
     assert not (tmp_path / "m" / ".partial").exists()
 
