@@ -112,6 +112,7 @@ class TorchaccAccelerator(Accelerator):
         self._none_found = torch.zeros(()).to(self.device)  # bfloat16 has float32's range: no step is skipped
         self.scaler = GradScaler(enabled=self.precision.dtype is torch.float16)
         self.scaler.scale(self._none_found)  # makes the scale on the device before the first step reads it
+        self._captured: CapturedStep | None = None
         if self.compile_mode == "captured":
             self._captured = CapturedStep(
                 self._step,
@@ -198,7 +199,7 @@ class TorchaccAccelerator(Accelerator):
     def train_step(self, images: torch.Tensor, target: torch.Tensor) -> None:
         self._adopt_rates()
         # --- 9. one graph per step ---
-        if self.compile_mode == "captured":
+        if self._captured is not None:
             (self._totals,) = self._captured(images, target, self._totals)
         else:
             (self._totals,) = self._step(images, target, self._totals)

@@ -5,7 +5,6 @@ Importing this imports neither torch nor torch_xla, for torch_xla itself imports
 
 from typing import TYPE_CHECKING, Any
 
-from resnet_acc.training.accelerators.pjrt import plugin
 from resnet_acc.training.accelerators.pjrt.build import shim_library
 from resnet_acc.training.accelerators.pjrt.library import PluginLibrary, api_version, cudnn, find_plugin
 from resnet_acc.training.accelerators.pjrt.plugin import DEVICE, entry_point, prepare_environment, register
@@ -28,6 +27,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    """NvidiaPlugin derives from a class of torch_xla, which is imported when it is asked for, not with this module."""
     if name == "NvidiaPlugin":
-        return plugin.NvidiaPlugin
+        from resnet_acc.training.accelerators.pjrt.device import NvidiaPlugin
+
+        return NvidiaPlugin
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,26 +7,11 @@ import ctypes
 import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from resnet_acc.training.accelerators.pjrt.build import cache_folder, shim_library
-from resnet_acc.training.accelerators.pjrt.library import PluginLibrary, api_version, find_plugin
+from resnet_acc.training.accelerators.pjrt.library import PluginLibrary, find_plugin
 from resnet_acc.training.accelerators.pjrt.settings import set_variables
-
-if TYPE_CHECKING:
-    from resnet_acc.training.accelerators.pjrt.device import NvidiaPlugin
-
-__all__ = [
-    "DEVICE",
-    "NvidiaPlugin",
-    "PluginLibrary",
-    "api_version",
-    "check_shim",
-    "entry_point",
-    "find_plugin",
-    "prepare_environment",
-    "register",
-]
 
 DEVICE = "NVGPU"
 """What PJRT_DEVICE is called; not CUDA, a name over which torch-xla 2.9 ends the process (shim.c)."""
@@ -35,15 +20,6 @@ PATH_VARIABLE = "RESNET_ACC_PJRT_PLUGIN_PATH"
 FLAGS_VARIABLE = "RESNET_ACC_PJRT_PLUGIN_XLA_FLAGS"
 """XLA flags that a user has for the plugin alone: torch-xla's own XLA ends the process over flags newer than itself."""
 _COMPILE_CACHE_VARIABLE = "XLA_PERSISTENT_CACHE_PATH"  # what xr.initialize_cache sets, and a user may set instead
-
-
-def __getattr__(name: str) -> Any:
-    """NvidiaPlugin derives from a class of torch_xla, which is imported when it is asked for, not with this module."""
-    if name == "NvidiaPlugin":
-        from resnet_acc.training.accelerators.pjrt.device import NvidiaPlugin
-
-        return NvidiaPlugin
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def prepare_environment(local_rank: int | None = None) -> None:
