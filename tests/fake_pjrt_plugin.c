@@ -3,7 +3,7 @@
  *   FUNCTIONS               entries of its table
  *   OPTIONS_SIZE            bytes of the PJRT_ExecuteOptions that it knows; smaller ones it refuses, as the real one does
  *   VERSION_SIZE            what its PJRT_Api_Version says of its own size
- *   GIVE_NOTHING, NO_SYMBOL, NO_EXECUTE
+ *   GIVE_NOTHING, NO_SYMBOL, NO_EXECUTE, NO_SERIALIZE, NO_LOAD
  *
  * What Execute was given can be read back through seen_*().
  */
@@ -67,7 +67,75 @@ static void *see_flags(void *args) {
   return NULL;
 }
 
-static void *serialize(size_t *args) { return *args < 56 ? &error : NULL; }
+/* A compiled program is the text of what it was made from; code "bad" does not compile. */
+struct program { size_t struct_size; void *extension_start; const char *code; size_t code_size; const char *format; size_t format_size; };
+struct compile_args { size_t struct_size; void *extension_start; void *client; struct program *program; const char *options; size_t options_size; char *made; };
+struct get_args { size_t struct_size; void *extension_start; char *loaded; char *made; };
+struct serialize_args { size_t struct_size; void *extension_start; char *made; const char *bytes; size_t size; void *holder; void (*delete)(void *); };
+struct load_args { size_t struct_size; void *extension_start; void *client; const char *bytes; size_t size; char *made; const char *options; size_t options_size; };
+
+static struct { size_t compiled, loaded, errors_freed, executables_freed, holders_freed; } counts;
+size_t count_compiled(void) { return counts.compiled; }
+size_t count_loaded(void) { return counts.loaded; }
+size_t count_errors_freed(void) { return counts.errors_freed; }
+size_t count_executables_freed(void) { return counts.executables_freed; }
+size_t count_holders_freed(void) { return counts.holders_freed; }
+static char load_options[64];
+const char *seen_load_options(void) { return load_options; }
+
+static char *text_of(const char *bytes, size_t size) {
+  char *text = calloc(size + 1, 1);
+  memcpy(text, bytes, size);
+  return text;
+}
+
+static void *compile(struct compile_args *args) {
+  see_flags(args);
+  if (!args) return NULL; /* a test that only wants to know the flags */
+  counts.compiled++;
+  if (args->program->code_size == 3 && !memcmp(args->program->code, "bad", 3)) return &error;
+  args->made = text_of(args->program->code, args->program->code_size);
+  return NULL;
+}
+
+static void *get_executable(struct get_args *args) {
+  args->made = args->loaded;
+  return NULL;
+}
+
+static void delete_holder(void *holder) { free(holder); counts.holders_freed++; }
+
+static void *serialize(struct serialize_args *args) {
+#ifdef NO_SERIALIZE
+  (void)args;
+  return &error;
+#else
+  args->holder = malloc(strlen(args->made) + 8);
+  strcpy(args->holder, "kept:");
+  strcat(args->holder, args->made);
+  args->bytes = args->holder;
+  args->size = strlen(args->holder);
+  args->delete = delete_holder;
+  return NULL;
+#endif
+}
+
+static void *load(struct load_args *args) {
+#ifndef NO_LOAD
+  if (args->size > 5 && !memcmp(args->bytes, "kept:", 5)) {
+    counts.loaded++;
+    memset(load_options, 0, sizeof load_options);
+    memcpy(load_options, args->options, args->options_size < 63 ? args->options_size : 63);
+    args->made = text_of(args->bytes + 5, args->size - 5);
+    return NULL;
+  }
+#endif
+  (void)delete_holder;
+  return &error;
+}
+
+static void *free_error(void **args) { counts.errors_freed += args[2] == &error; return NULL; }
+static void *free_executable(void *args) { (void)args; counts.executables_freed++; return NULL; }
 
 static void *other(void *args) { (void)args; return NULL; }
 
@@ -89,8 +157,13 @@ GetPjrtApi(void) {
   table.version.major = API_MAJOR;
   table.version.minor = API_MINOR;
   for (int i = 0; i < FUNCTIONS; i++) table.functions[i] = other;
-  table.functions[10] = table.functions[20] = see_flags;
-  table.functions[87] = (void *(*)(void *))serialize;
+  table.functions[0] = (void *(*)(void *))free_error;
+  table.functions[10] = see_flags;
+  table.functions[20] = (void *(*)(void *))compile;
+  table.functions[40] = free_executable;
+  table.functions[49] = (void *(*)(void *))serialize;
+  table.functions[51] = (void *(*)(void *))get_executable;
+  table.functions[56] = (void *(*)(void *))load;
   table.functions[12] = (void *(*)(void *))platform_name;
 #ifndef NO_EXECUTE
   table.functions[55] = (void *(*)(void *))execute;

@@ -72,6 +72,33 @@ class ExecuteArgs(ctypes.Structure):
     ]
 
 
+class Program(ctypes.Structure):
+    """PJRT_Program."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("code", ctypes.c_char_p),
+        ("code_size", ctypes.c_size_t),
+        ("format", ctypes.c_char_p),
+        ("format_size", ctypes.c_size_t),
+    ]
+
+
+class CompileArgs(ctypes.Structure):
+    """PJRT_Client_Compile_Args."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("client", ctypes.c_void_p),
+        ("program", ctypes.POINTER(Program)),
+        ("options", ctypes.c_char_p),
+        ("options_size", ctypes.c_size_t),
+        ("executable", ctypes.c_char_p),
+    ]
+
+
 class Shimmed:
     """A shim with a fake plugin behind it, both in this process."""
 
@@ -80,7 +107,7 @@ class Shimmed:
         self.plugin.the_error.restype = self.plugin.seen_options.restype = ctypes.c_void_p
         for name in ("seen_options_size", "seen_calls"):
             getattr(self.plugin, name).restype = ctypes.c_size_t
-        library = ctypes.CDLL(str(shim))
+        self.library = library = ctypes.CDLL(str(shim))
         library.GetPjrtApi.restype = self.plugin.GetPjrtApi.restype = ctypes.c_void_p
         self.original = self.plugin.GetPjrtApi()
         self.table = library.GetPjrtApi()
@@ -106,6 +133,21 @@ class Shimmed:
         error = call(ctypes.addressof(args))
         same = args.options == place and (buffer is None or buffer.raw == options)
         return error, same
+
+    def compile(self, code: bytes, options: bytes = b"", program_format: bytes = b"hlo") -> str | None:
+        """What the fake plugin's program holds, or None where there was an error."""
+        program = Program(48, None, code, len(code), program_format, len(program_format))
+        args = CompileArgs(56, None, None, ctypes.pointer(program), options, len(options), None)
+        call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(self.function(20))
+        error = call(ctypes.addressof(args))
+        assert error in (None, self.plugin.the_error())
+        return None if error else args.executable.decode()
+
+    def counts(self) -> dict[str, int]:
+        """What the fake plugin did so far, and what the shim says of its cache."""
+        names = ("compiled", "loaded", "errors_freed", "executables_freed", "holders_freed")
+        hits = {name: getattr(self.library, f"resnet_acc_pjrt_cache_{name}")() for name in ("hits", "kept")}
+        return {name: getattr(self.plugin, f"count_{name}")() for name in names} | hits
 
     def seen(self) -> bytes:
         """The options that the plugin was given last."""

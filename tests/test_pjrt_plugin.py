@@ -168,7 +168,9 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache and a fake plugin of the test's own; whatever a test sets in the environment is taken back."""
     plugin = fake_plugin(tmp_path / "xla_cuda13", **NEW)
     names = ("PJRT_LOCAL_PROCESS_RANK", "MASTER_PORT", "WORLD_SIZE", "RANK", "XLA_COORDINATOR_PORT", "XLA_FLAGS")
-    for name in (*names, "PJRT_DEVICE", "RESNET_ACC_PJRT_PLUGIN_PATH", "TF_CPP_MIN_LOG_LEVEL", "CC"):
+    names += ("PJRT_DEVICE", "RESNET_ACC_PJRT_PLUGIN_PATH", "RESNET_ACC_PJRT_COMPILE_CACHE")
+    names += ("TF_CPP_MIN_LOG_LEVEL", "CC")
+    for name in names:
         monkeypatch.setenv(name, "")  # so that it is put back as it was
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -309,7 +311,7 @@ if BEFORE:
 plugin = plugins._plugin_registry["NVGPU"]
 assert plugin.library_path().endswith(".so")
 print(json.dumps({name: os.environ.get(name) for name in ("PJRT_DEVICE", "PJRT_DYNAMIC_PLUGINS", "XLA_FLAGS",
-    "XLA_PERSISTENT_CACHE_PATH", "XLA_PERSISTENT_CACHE_READ_ONLY", "RESNET_ACC_PJRT_PLUGIN_PATH")}))
+    "RESNET_ACC_PJRT_COMPILE_CACHE", "XLA_PERSISTENT_CACHE_PATH", "RESNET_ACC_PJRT_PLUGIN_PATH")}))
 """
 
 
@@ -323,13 +325,11 @@ def test_a_script_of_its_own_and_the_two_calls_come_to_the_same(prepared: Path, 
     assert sorted(called.pop("XLA_FLAGS").split()) == sorted(alone.pop("XLA_FLAGS").split())
     assert called == alone
     assert called["PJRT_DEVICE"] == "NVGPU"
-    assert called["XLA_PERSISTENT_CACHE_READ_ONLY"] == ("0" if rank == "0" else "1")
-    folder = Path(called["XLA_PERSISTENT_CACHE_PATH"])
+    folder = Path(called["RESNET_ACC_PJRT_COMPILE_CACHE"])
     assert folder.is_dir()
     assert folder.is_relative_to(tmp_path / "cache" / "resnet_acc" / "xla_compile")
-    assert f"_torch_xla-{torch_xla.__version__}_flags-" in folder.name
-    mine = answer(REGISTERED.replace("BEFORE", "True"), **environment, XLA_PERSISTENT_CACHE_PATH="/mine")
-    assert mine["XLA_PERSISTENT_CACHE_PATH"] == "/mine"
+    mine = answer(REGISTERED.replace("BEFORE", "True"), **environment, RESNET_ACC_PJRT_COMPILE_CACHE=str(tmp_path))
+    assert mine["RESNET_ACC_PJRT_COMPILE_CACHE"] == str(tmp_path)
 
 
 @needs_compiler

@@ -271,7 +271,8 @@ class TorchaccAccelerator(Accelerator):
         return int(data[0]) if data else 0
 
     def compile_cache_hits(self) -> int:
-        return int(xla_metrics.counter_value("PersistentCacheHit") or 0)
+        own = pjrt.cache_hits() if os.environ.get("PJRT_DEVICE") == pjrt.DEVICE else 0
+        return own + int(xla_metrics.counter_value("PersistentCacheHit") or 0)
 
     def compile_seconds(self) -> float:
         data = xla_metrics.metric_data("CompileTime")

@@ -6,6 +6,7 @@ Importing this imports neither torch nor torch_xla, for torch_xla itself imports
 from typing import TYPE_CHECKING, Any
 
 from resnet_acc.training.accelerators.pjrt.build import shim_library
+from resnet_acc.training.accelerators.pjrt.compile_cache import cache_hits
 from resnet_acc.training.accelerators.pjrt.library import PluginLibrary, api_version, cudnn, find_plugin
 from resnet_acc.training.accelerators.pjrt.plugin import DEVICE, entry_point, prepare_environment, register
 
@@ -17,6 +18,7 @@ __all__ = [
     "NvidiaPlugin",
     "PluginLibrary",
     "api_version",
+    "cache_hits",
     "cudnn",
     "entry_point",
     "find_plugin",

@@ -9,7 +9,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("shim.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("shim.c", "compile_cache.c"))
+_READ = (*SOURCES, Path(__file__).with_name("compile_cache.h"))
 COMPILERS = ("gcc", "cc", "clang")
 # -ldl and -pthread: part of the C library itself only from glibc 2.34 on.
 FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall")
@@ -23,6 +24,22 @@ def cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The specification has relative paths ignored.
     return (Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~/.cache"))) / "resnet_acc"
+
+
+def made(folder: Path) -> Path:
+    """Make a folder of the cache, if it is not there.
+
+    Raises:
+        RuntimeError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RuntimeError(
+            f"the cache {folder} cannot be made ({error.strerror or error}); set XDG_CACHE_HOME to a folder that can "
+            "be written"
+        ) from None
+    return folder
 
 
 def shim_library() -> Path:
@@ -53,7 +70,8 @@ def _key() -> str:
     """Hash of all that the library depends on. A home folder may be shared by machines, hence theirs is in it."""
     machine = f"{platform.system()} {platform.machine()} {_c_library()}"
     recipe = "\0".join([*FLAGS, *LIBRARIES, machine]).encode()
-    return hashlib.sha256(SOURCE.read_bytes() + b"\0" + recipe).hexdigest()[:20]
+    sources = b"\0".join(path.read_bytes() for path in _READ)
+    return hashlib.sha256(sources + b"\0" + recipe).hexdigest()[:20]
 
 
 def _c_library() -> str:
@@ -81,18 +99,20 @@ def _compile(library: Path) -> None:
     compiler = _compiler()
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".building.") as folder:
         result = Path(folder) / library.name
-        command = [*compiler, *FLAGS, "-o", str(result), str(SOURCE), *LIBRARIES]
+        command = [*compiler, *FLAGS, "-o", str(result), *map(str, SOURCES), *LIBRARIES]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS, check=False
             )
         except subprocess.TimeoutExpired:
-            raise RuntimeError(f"{compiler[0]} did not compile {SOURCE} within {COMPILE_SECONDS} s; {_MEND}") from None
+            raise RuntimeError(
+                f"{compiler[0]} took over {COMPILE_SECONDS} s for {SOURCES[0]}; {_MEND}"
+            ) from None
         except OSError as error:
             raise RuntimeError(f"{compiler[0]} cannot be run ({error.strerror or error}); {_MEND}") from None
         if done.returncode or not result.is_file():
             lines = done.stderr.strip().splitlines() or ["it printed nothing"]
             raise RuntimeError(
-                f"{compiler[0]} could not compile {SOURCE} (exit status {done.returncode}: {lines[0]}); {_MEND}"
+                f"{compiler[0]} could not compile {SOURCES[0]} (exit status {done.returncode}: {lines[0]}); {_MEND}"
             )
         os.replace(result, library)

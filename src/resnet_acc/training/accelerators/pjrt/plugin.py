@@ -4,22 +4,19 @@ A script of its own needs neither: with PJRT_DEVICE=NVGPU torch_xla finds the en
 """
 
 import ctypes
-import hashlib
 import os
 from pathlib import Path
 from typing import Any
 
-from resnet_acc.training.accelerators.pjrt.build import cache_folder, shim_library
-from resnet_acc.training.accelerators.pjrt.library import PluginLibrary, find_plugin
+from resnet_acc.training.accelerators.pjrt.build import cache_folder, made, shim_library
+from resnet_acc.training.accelerators.pjrt.compile_cache import use_compile_cache
+from resnet_acc.training.accelerators.pjrt.library import find_plugin
 from resnet_acc.training.accelerators.pjrt.settings import set_variables
 
 DEVICE = "NVGPU"
 """What PJRT_DEVICE is called; not CUDA, a name over which torch-xla 2.9 ends the process (shim.c)."""
 PATH_VARIABLE = "RESNET_ACC_PJRT_PLUGIN_PATH"
 """Where shim.c reads the plugin's path from; set here, by nobody else."""
-FLAGS_VARIABLE = "RESNET_ACC_PJRT_PLUGIN_XLA_FLAGS"
-"""XLA flags that a user has for the plugin alone: torch-xla's own XLA ends the process over flags newer than itself."""
-_COMPILE_CACHE_VARIABLE = "XLA_PERSISTENT_CACHE_PATH"  # what xr.initialize_cache sets, and a user may set instead
 
 
 def prepare_environment(local_rank: int | None = None) -> None:
@@ -38,12 +35,13 @@ def prepare_environment(local_rank: int | None = None) -> None:
     os.environ[PATH_VARIABLE] = str(plugin.path)
     if local_rank is not None:
         os.environ["PJRT_LOCAL_PROCESS_RANK"] = str(local_rank)
-    set_variables(os.environ, str(_made(cache_folder() / "xla_autotune" / plugin.label)))
+    set_variables(os.environ, str(made(cache_folder() / "xla_autotune" / plugin.label)))
+    use_compile_cache(plugin, os.environ)
     _choose_coordinator_port()
 
 
 def register() -> None:
-    """Make the device known to torch_xla and its compile cache lie in the user's cache. Can be called again.
+    """Make the device known to torch_xla. Can be called again.
 
     Call it when torch_xla is imported and no device is open yet.
 
@@ -67,7 +65,6 @@ def register() -> None:
 
         plugins.use_dynamic_plugins()
         plugins.register_plugin(DEVICE, NvidiaPlugin())
-    _use_compile_cache(find_plugin())
 
 
 def check_shim(shim: Path) -> None:
@@ -92,29 +89,7 @@ def entry_point() -> Any:
 
     if os.environ.get("PJRT_DEVICE") == DEVICE:
         prepare_environment()
-        _use_compile_cache(find_plugin())
     return NvidiaPlugin()
-
-
-def _use_compile_cache(plugin: PluginLibrary) -> None:
-    """Keep compiled graphs of this plugin and this torch-xla; a cache that the user chose, or began, stays.
-
-    Only rank 0 writes: torch-xla writes the final name in place (csrc/runtime/cache.h). A rank that reads half a file
-    finds that it cannot be loaded and compiles.
-    """
-    import torch_xla
-    import torch_xla.runtime as xr
-    from torch_xla.version import __version__ as torch_xla_version
-
-    # torch-xla's keys hold XLA_FLAGS, but not the flags that shim.c gives to the plugin alone.
-    flags = hashlib.sha256(os.environ.get(FLAGS_VARIABLE, "").encode()).hexdigest()[:8]
-    folder = cache_folder() / "xla_compile" / f"{plugin.label}_torch_xla-{torch_xla_version}_flags-{flags}"
-    # Ours may be there from the process that started this one, which could write.
-    chosen = os.environ.get(_COMPILE_CACHE_VARIABLE) not in (None, "", str(folder))
-    if chosen or torch_xla._XLAC._xla_computation_cache_is_initialized():
-        return
-    rank = os.environ.get("RANK") or os.environ.get("PJRT_LOCAL_PROCESS_RANK") or "0"
-    xr.initialize_cache(str(_made(folder)), readonly=rank != "0")
 
 
 def _choose_coordinator_port() -> None:
@@ -126,14 +101,3 @@ def _choose_coordinator_port() -> None:
     if port.isdecimal() and int(os.environ.get("WORLD_SIZE") or "1") > 1:
         neighbour = int(port) + 1 if int(port) < 65535 else int(port) - 1
         os.environ.setdefault("XLA_COORDINATOR_PORT", str(neighbour))
-
-
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RuntimeError(
-            f"the cache {folder} cannot be made ({error.strerror or error}); set XDG_CACHE_HOME to a folder that can "
-            "be written"
-        ) from None
-    return folder

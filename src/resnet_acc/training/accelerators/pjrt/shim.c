@@ -6,12 +6,8 @@
  *   PJRT_LoadedExecutable_Execute  torch-xla hands over the PJRT_ExecuteOptions of August 2025 (80 bytes), which a
  *                                  newer plugin refuses as too small; here it gets them in a larger struct filled up
  *                                  with zeros, which mean "not given" in every field added so far.
- *   PJRT_TopologyDescription_Serialize
- *                                  torch-xla makes it a part of its compile cache's keys, and it differs from process
- *                                  to process, so that nothing was ever found; refused here, torch-xla takes the
- *                                  platform's version and the devices' names instead (hash_comp_env in its
- *                                  pjrt_computation_client.cpp).
- * Two more are entered with XLA_FLAGS lengthened, and left with it as it was:
+ *   PJRT_Client_Compile            torch-xla's own compile cache cannot load what it kept; compile_cache.c can.
+ * Two are entered with XLA_FLAGS lengthened, and left with it as it was:
  *   PJRT_Client_Create, and PJRT_Client_Compile for the first time. The plugin's XLA reads XLA_FLAGS once, in one of
  *                                  them. torch-xla's own XLA, a year older, reads it too and ends the process over a
  *                                  name or value it does not know, so newer flags must be there for the plugin alone.
@@ -34,23 +30,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compile_cache.h"
+
 #define PLUGIN_VARIABLE "RESNET_ACC_PJRT_PLUGIN_PATH"
 #define FLAGS_VARIABLE "RESNET_ACC_PJRT_PLUGIN_XLA_FLAGS" /* flags for the plugin's XLA alone */
 #define PLATFORM_NAME "nvgpu"
 #define FIRST_MINOR 57      /* CHANGELOG.md, 0.57: "Rearranged fields in the PJRT_Api" */
 #define OPTIONS_BYTES 256   /* PJRT_ExecuteOptions: 80 bytes at 0.64, 88 at 0.76, 112 at 0.78, 120 at 0.97 */
-
-/* The functions' numbers: places in PJRT_Api after its header, counted from 0 in the header file's order. Plugins 0.7.1
- * and 0.11.2 were asked: given arguments of 0 bytes, each function names its own struct in the error. */
-enum {
-  CLIENT_CREATE = 10,
-  CLIENT_PLATFORM_NAME = 12,
-  CLIENT_COMPILE = 20,
-  LOADED_EXECUTABLE_EXECUTE = 55,
-  TOPOLOGY_DESCRIPTION_SERIALIZE = 87,
-};
-
-typedef struct PJRT_Error PJRT_Error; /* opaque: only the plugin can make one */
 
 /* PJRT_Api: struct_size at byte 0, extension_start at 8, pjrt_api_version {struct_size 16, extension_start 24,
  * major_version 32, minor_version 36}, functions from 40 on. */
@@ -96,9 +82,9 @@ _Static_assert(offsetof(ExecuteArgs, options) == 24 && sizeof(ExecuteArgs) == 80
 
 static PJRT_Error *(*plugin_platform_name)(PlatformNameArgs *);
 static PJRT_Error *(*plugin_execute)(ExecuteArgs *);
-static PJRT_Error *(*plugin_client_create)(void *);
-static PJRT_Error *(*plugin_topology_serialize)(void *);
-static PJRT_Error *(*plugin_client_compile)(void *);
+static Function plugin_client_create;
+static Function plugin_client_compile;
+static void *const *plugin_functions;
 static Api *table; /* what GetPjrtApi gives; NULL where the plugin cannot be used */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static char reason[1024]; /* why there is no table; empty where there is one */
@@ -150,7 +136,7 @@ static PJRT_Error *execute(ExecuteArgs *args) {
 }
 
 /* Call with FLAGS_VARIABLE at the end of XLA_FLAGS. One thread at a time: the environment is the whole process's. */
-static PJRT_Error *with_flags(PJRT_Error *(*function)(void *), void *args) {
+static PJRT_Error *with_flags(Function function, void *args) {
   static pthread_mutex_t environment = PTHREAD_MUTEX_INITIALIZER;
   const char *more = getenv(FLAGS_VARIABLE);
   const char *given;
@@ -176,31 +162,31 @@ static PJRT_Error *with_flags(PJRT_Error *(*function)(void *), void *args) {
   return error;
 }
 
-static PJRT_Error *topology_serialize(void *args) {
-  size_t nothing[7] = {0}; /* PJRT_TopologyDescription_Serialize_Args has 56 bytes; refused before it is read */
-  (void)args;
-  return plugin_topology_serialize(nothing);
-}
-
 static PJRT_Error *client_create(void *args) { return with_flags(plugin_client_create, args); }
+
+static PJRT_Error *compile(void *args) { return compile_cached(args, plugin_functions, plugin_client_compile); }
 
 static PJRT_Error *client_compile(void *args) {
   static int flags_were_read; /* a compilation that meets another's end only lengthens the flags once more */
   PJRT_Error *error;
-  if (flags_were_read) return plugin_client_compile(args);
-  error = with_flags(plugin_client_compile, args);
+  if (flags_were_read) return compile(args);
+  error = with_flags(compile, args);
   flags_were_read = 1;
   return error;
 }
 
 static int fits(const Api *api, const char *path) {
-  const size_t needed = offsetof(Api, functions) + (TOPOLOGY_DESCRIPTION_SERIALIZE + 1) * sizeof(void *);
+  const size_t needed = offsetof(Api, functions) + (EXECUTABLE_DESERIALIZE_AND_LOAD + 1) * sizeof(void *);
   const struct { int place; const char *name; } used[] = {
+      {ERROR_DESTROY, "PJRT_Error_Destroy"},
       {CLIENT_CREATE, "PJRT_Client_Create"},
       {CLIENT_PLATFORM_NAME, "PJRT_Client_PlatformName"},
       {CLIENT_COMPILE, "PJRT_Client_Compile"},
+      {EXECUTABLE_DESTROY, "PJRT_Executable_Destroy"},
+      {EXECUTABLE_SERIALIZE, "PJRT_Executable_Serialize"},
+      {LOADED_EXECUTABLE_GET_EXECUTABLE, "PJRT_LoadedExecutable_GetExecutable"},
       {LOADED_EXECUTABLE_EXECUTE, "PJRT_LoadedExecutable_Execute"},
-      {TOPOLOGY_DESCRIPTION_SERIALIZE, "PJRT_TopologyDescription_Serialize"},
+      {EXECUTABLE_DESERIALIZE_AND_LOAD, "PJRT_Executable_DeserializeAndLoad"},
   };
   const char *mend = "install another jax-cuda12-pjrt or jax-cuda13-pjrt";
   if (api->struct_size < needed || api->version.struct_size < sizeof api->version) {
@@ -242,9 +228,7 @@ static void make_table(void) {
   const char *path = getenv(PLUGIN_VARIABLE);
   PJRT_Error *(*our_name)(PlatformNameArgs *) = platform_name;
   PJRT_Error *(*our_execute)(ExecuteArgs *) = execute;
-  PJRT_Error *(*our_create)(void *) = client_create;
-  PJRT_Error *(*our_compile)(void *) = client_compile;
-  PJRT_Error *(*our_serialize)(void *) = topology_serialize;
+  Function our_create = client_create, our_compile = client_compile;
   const Api *api;
   Api *copy;
   if (!path || !*path) {
@@ -266,10 +250,9 @@ static void make_table(void) {
   memcpy(&copy->functions[LOADED_EXECUTABLE_EXECUTE], &our_execute, sizeof our_execute);
   memcpy(&plugin_client_create, &copy->functions[CLIENT_CREATE], sizeof plugin_client_create);
   memcpy(&plugin_client_compile, &copy->functions[CLIENT_COMPILE], sizeof plugin_client_compile);
-  memcpy(&plugin_topology_serialize, &copy->functions[TOPOLOGY_DESCRIPTION_SERIALIZE], sizeof plugin_topology_serialize);
-  memcpy(&copy->functions[TOPOLOGY_DESCRIPTION_SERIALIZE], &our_serialize, sizeof our_serialize);
   memcpy(&copy->functions[CLIENT_CREATE], &our_create, sizeof our_create);
   memcpy(&copy->functions[CLIENT_COMPILE], &our_compile, sizeof our_compile);
+  plugin_functions = api->functions;
   table = copy;
 }
 
