@@ -16,6 +16,7 @@ from resnet_acc.files import project_root
 from resnet_acc.launch import compare as comparing
 from resnet_acc.launch import doctor as examination
 from resnet_acc.launch.options import OptionError, build_parser, parse
+from resnet_acc.notebooks.cli import notebooks_app
 
 app = typer.Typer(
     help="How much a compiler speeds up ResNet-50 training, measured on this machine.",
@@ -24,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(notebooks_app, name="notebooks")
 
 # All arguments go to the parser of launch_single_task, --help included: one place knows the options of a run.
 _FORWARD: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

@@ -4,18 +4,25 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resnet_acc.config import ARMS, RunConfig, preset_config
 from resnet_acc.files import write_json
-from resnet_acc.launch import preflight, xla_plugin
+from resnet_acc.launch import busy, machine, preflight, xla_plugin
 from resnet_acc.launch.compare import interleaved
 from resnet_acc.launch.folder import make_folder
 from resnet_acc.launch.notebook import launch_cell
 from resnet_acc.launch.supervisor import RunFailed
+from resnet_acc.results.measured import Run
 from resnet_acc.results.report import Report, write_comparison
 from resnet_acc.results.runs import load_run
-from resnet_acc.results.verdict import verdict
+from resnet_acc.results.status import read_json
+from resnet_acc.results.summary import group_runs
+from resnet_acc.results.tables import break_even_table, mfu_table
+from resnet_acc.results.verdict import busy_words, verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Walkthrough:
@@ -24,12 +31,14 @@ class Walkthrough:
     Args:
         parameters: values of the notebook's parameter cell: arms, processes, repeats, preset, and fields of RunConfig.
             None stands for the preset's own value.
+        notebook: its file, for the record of what was run.
 
     Raises:
         ValueError: a value is no good; the message names it and the mend.
     """
 
-    def __init__(self, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, parameters: Mapping[str, Any], notebook: str = "notebooks/01_resnet50.ipynb") -> None:
+        self._notebook = notebook
         values = {name: value for name, value in parameters.items() if value is not None}
         self.arms = _checked_arms(values.pop("arms"))
         processes, self.repeats = values.pop("processes", None), values.pop("repeats")
@@ -73,6 +82,10 @@ class Walkthrough:
             f"- device: {device}; {versions}",
             f"- output: `{self.output}`",
         ]
+        now = busy_words(busy.sample(), machine.num_cores())
+        lines.append(
+            f"- **the machine is busy**: {now}; what runs now is measured too slow" if now else "- idle enough"
+        )
         for arm, reason in preflight.runnable_arms(self.environment, self.device).items():
             chosen = "" if arm in self.arms else " (not asked for)"
             lines.append(f"- `{arm}`{chosen}: {'can run' if reason is None else 'cannot run: ' + reason}")
@@ -123,12 +136,14 @@ class Walkthrough:
             return
         entry: dict[str, Any] = {"run_dir": None, "arm": arm, "nproc": nproc, "repeat": repeat, "status": "interrupted"}
         self._entries = [old for old in self._entries if not _same_place(old, entry)] + [entry]
+        before = busy.sample()
         try:
             run_dir = launch_cell(config)
         except RunFailed as error:
             self._note(entry, error.run_dir, "failed")
             print(f"{config.suffix} failed: {error}")
             return
+        _add_busy(run_dir, before)
         self._note(entry, run_dir, "finished")
 
     def _note(self, entry: dict[str, Any], run_dir: Path | None, status: str) -> None:
@@ -146,7 +161,7 @@ class Walkthrough:
                 "schema": 1,
                 "id": self._folder.name,
                 "created_at": self._created_at,
-                "command": "notebooks/01_resnet50.ipynb " + json.dumps(self.base.to_json()),
+                "command": f"{self._notebook} {json.dumps(self.base.to_json())}",
                 "arms": list(self.arms),
                 "nproc": self.process_counts,
                 "repeats": self.repeats,
@@ -176,10 +191,29 @@ class Walkthrough:
             raise RuntimeError(f"{len(failed)} of {len(self._entries)} runs failed: {', '.join(failed)}; see above")
         return report
 
+    def runs(self) -> list[Run]:
+        """This notebook's runs as they lie on disk, in the order in which they were made."""
+        return [load_run(self.output / entry["run_dir"]) for entry in self._entries if entry["run_dir"]]
+
+    def break_even(self) -> "pd.DataFrame":
+        """Start-up and step time of each arm, and when it has caught up with each baseline."""
+        return break_even_table(group_runs(self.runs()))
+
+    def mfu(self) -> "pd.DataFrame":
+        """The share of the card's dense peak that each arm uses, or why it is not known."""
+        return mfu_table(group_runs(self.runs()))
+
     def verdict(self) -> str:
         """What this notebook's runs show, in words, as Markdown."""
-        folders = [self.output / entry["run_dir"] for entry in self._entries if entry["run_dir"]]
-        return verdict([load_run(folder) for folder in folders])
+        return verdict(self.runs())
+
+
+def _add_busy(run_dir: Path, before: dict[str, Any]) -> None:
+    """Add to the run's env.json what else the machine was doing when it started; the verdict warns of it."""
+    path = run_dir / "env.json"
+    values = read_json(path)
+    if values is not None:
+        write_json(path, {"busy": before} | values)
 
 
 def _same_place(left: dict[str, Any], right: dict[str, Any]) -> bool:

@@ -1,19 +1,21 @@
 """`resnet-acc data ...`: image folders."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from resnet_acc.datasets import mock
+from resnet_acc.datasets.check import check_folder
 from resnet_acc.datasets.mock_options import PRESETS, mock_options, read_options
 
-data_app = typer.Typer(help="Make image folders.", no_args_is_help=True, add_completion=False)
+data_app = typer.Typer(help="Make and check image folders.", no_args_is_help=True, add_completion=False)
 
 
 @data_app.callback()
 def _group() -> None:
-    """Make image folders."""
+    """Make and check image folders."""
 
 
 @data_app.command("mock")
@@ -73,3 +75,26 @@ def make_mock(
         f"{summary.folder}: {options.classes} classes, {summary.train_images} training and "
         f"{summary.val_images} validation images; {done}"
     )
+
+
+@data_app.command("check")
+def check(
+    folder: Annotated[Path, typer.Argument(help="folder that holds train/ and val/", show_default=False)],
+    workers: Annotated[
+        int | None, typer.Option(help="processes that decode images", show_default="one per core")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the whole report as one JSON object")] = False,
+    progress: Annotated[bool, typer.Option(help="show a progress bar")] = True,
+) -> None:
+    """Look at every image of a folder as training would read it, and name what is wrong by its full path.
+
+    Exit status: 0 nothing wrong, 1 problems found, 2 no such folder or the check itself failed.
+    """
+    try:
+        report = check_folder(folder, workers=workers, progress=progress)
+    except (ValueError, OSError, RuntimeError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(json.dumps(report.values(), indent=2, allow_nan=False) if as_json else report.text())
+    if not report.ok:
+        raise typer.Exit(1)

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -27,17 +27,22 @@ def launch_cell(config: RunConfig) -> Path:
         RunFailed: the run failed, or was refused before it started (then without a folder).
         KeyboardInterrupt: the cell was interrupted; the run has ended.
     """
-    resolved = preflight.resolve(config)
-    arguments = (resolved if config.output != RunConfig.output else _keep_output(resolved, config)).to_arguments()
-    folder, last_line, status = relay(["-m", "resnet_acc.launch_single_task", *arguments])
+    folder, last_line, status = relay(run_arguments(config))
     if status == 0 and folder is not None:
         return folder
     raise RunFailed(_read_status(folder) or {"status": "failed", "reason": last_line.removeprefix("error: ")}, folder)
 
 
-def _keep_output(resolved: RunConfig, config: RunConfig) -> RunConfig:
-    """The default output folder stays unsaid in the command, which means the same from any folder."""
-    return RunConfig.from_json(resolved.to_json() | {"output": config.output})
+def run_arguments(config: RunConfig) -> list[str]:
+    """What follows python in the command of a run, which means the same from any folder."""
+    return ["-m", "resnet_acc.launch_single_task", *anywhere(config).to_arguments()]
+
+
+def anywhere(config: RunConfig) -> RunConfig:
+    """The same run with absolute folders; the default output folder stays unsaid, which is the same from any folder."""
+    resolved = preflight.resolve(config)
+    kept = config.output == RunConfig.output
+    return RunConfig.from_json(resolved.to_json() | {"output": config.output}) if kept else resolved
 
 
 def python_command() -> str:
@@ -53,7 +58,21 @@ def relay(arguments: Sequence[str]) -> tuple[Path | None, str, int]:
         The run's folder where the command named one, its last line, and its exit status.
     """
     print(f"$ {shlex.join([python_command(), *arguments])}", flush=True)
-    process = subprocess.Popen(
+    process = start(arguments, os.environ)
+    assert process.stdout is not None
+    seen = _Lines()
+    try:
+        seen.relay(process.stdout)
+        process.wait()
+    except BaseException:
+        _stop(process, seen)
+        raise
+    return seen.folder, seen.last, process.returncode
+
+
+def start(arguments: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[str]":
+    """Start a command of this interpreter in a session of its own; its stdout carries stderr too, line by line."""
+    return subprocess.Popen(
         [sys.executable, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -64,17 +83,8 @@ def relay(arguments: Sequence[str]) -> tuple[Path | None, str, int]:
         start_new_session=True,
         # A kernel that is restarted or killed takes its run along; the launcher tidies up on SIGTERM.
         preexec_fn=processes.die_with_parent(signal.SIGTERM),
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**environment, "PYTHONUNBUFFERED": "1"},
     )
-    assert process.stdout is not None
-    seen = _Lines()
-    try:
-        seen.relay(process.stdout)
-        process.wait()
-    except BaseException:
-        _stop(process, seen)
-        raise
-    return seen.folder, seen.last, process.returncode
 
 
 class _Lines:

@@ -21,6 +21,7 @@ TERMINATE_SECONDS = 4.0
 """How long the processes of a run get to end by themselves once told to."""
 KILL_SECONDS = 8.0
 """How long they are then killed, again and again, for a process may start another while it is killed."""
+_CREATE_TIME_TOLERANCE_S = 2.0
 
 
 def die_with_parent(signal_number: int) -> Callable[[], None]:
@@ -49,29 +50,30 @@ def adopting() -> Iterator[None]:
 
 def own_children() -> set[tuple[int, float]]:
     """Children of this process as (pid, time of creation): what was there before a run is not the run's."""
-    return {(child.pid, child.create_time()) for child in psutil.Process().children() if _alive(child)}
+    return {(child.pid, child.create_time()) for child in psutil.Process().children() if is_alive(child)}
 
 
-def processes_of(run_id: str, before: set[tuple[int, float]]) -> list[psutil.Process]:
+def processes_of(run_id: str, before: set[tuple[int, float]] | None) -> list[psutil.Process]:
     """Every live process of a run.
 
     A process may leave its session, lose its parents, or clear its environment, hence two ways to find it: whatever
-    descends from this process but not through a child in `before`, and whatever carries the run's id.
+    descends from this process but not through a child in `before`, and whatever carries the run's id. None for
+    `before` leaves the first way out: this process (a kernel, say) may start others of its own meanwhile.
     """
     found: dict[int, psutil.Process] = {}
-    for child in psutil.Process().children():
+    for child in psutil.Process().children() if before is not None else []:
         with contextlib.suppress(psutil.Error):
-            if (child.pid, child.create_time()) not in before and _run_id(child) in (run_id, None):
+            if (child.pid, child.create_time()) not in (before or ()) and _run_id(child) in (run_id, None):
                 for process in (child, *child.children(recursive=True)):
                     found[process.pid] = process
     for process in psutil.process_iter():
         if process.pid not in found and process.pid != os.getpid() and _run_id(process) == run_id:
             found[process.pid] = process
-    return [process for process in found.values() if _alive(process)]
+    return [process for process in found.values() if is_alive(process)]
 
 
-def end_processes(run_id: str, before: set[tuple[int, float]], agent_pid: int | None = None) -> list[int]:
-    """End every process of a run: told to end first, then killed. Returns the pids that are still there."""
+def end_processes(run_id: str, before: set[tuple[int, float]] | None, agent_pid: int | None = None) -> list[int]:
+    """End every process of a run (see processes_of): told first, then killed. Returns the pids that are still there."""
     started = time.monotonic()
     told: set[int] = set()
     while alive := processes_of(run_id, before):
@@ -84,9 +86,11 @@ def end_processes(run_id: str, before: set[tuple[int, float]], agent_pid: int | 
             elif process.pid not in told:
                 told.add(process.pid)
                 _send(process, signal.SIGTERM)
-        reap(before, agent_pid)
+        if before is not None:
+            reap(before, agent_pid)
         time.sleep(0.1)
-    reap(before, agent_pid)
+    if before is not None:
+        reap(before, agent_pid)
     return []
 
 
@@ -100,6 +104,16 @@ def reap(before: set[tuple[int, float]], agent_pid: int | None = None) -> None:
                     os.waitpid(child.pid, os.WNOHANG)
 
 
+def find_process(pid: int, create_time: float) -> psutil.Process | None:
+    """The live process that has this number and was created then: numbers are used again."""
+    try:
+        process = psutil.Process(pid)
+        same = abs(process.create_time() - create_time) < _CREATE_TIME_TOLERANCE_S
+    except (psutil.Error, ValueError, OverflowError):
+        return None
+    return process if same and is_alive(process) else None
+
+
 def _run_id(process: psutil.Process) -> str | None:
     try:
         return process.environ().get(RUN_ID_VARIABLE)
@@ -107,7 +121,7 @@ def _run_id(process: psutil.Process) -> str | None:
         return None
 
 
-def _alive(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

@@ -1,5 +1,6 @@
 """What a run says of itself while it lasts, read from the records of one rank."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -7,26 +8,48 @@ from typing import Any
 from resnet_acc.config import COMPILERS
 
 _TAIL_BYTES = 16_384  # the end record is the last, or nearly
+_LOOK_BYTES = 4 * 2**20
+_LARGEST = 1e15
+"""Larger numbers come from a damaged record: nothing that is shown here gets near."""
 
 
-class RecordReader:
-    """Reads the records that were added to a metrics.jsonl since the last look; a line still being written waits."""
+class LineReader:
+    """Reads the lines that were added to a file since the last look; a line still being written waits."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
+        self.behind = False
         self._offset = 0
+
+    def new_lines(self) -> list[bytes]:
+        """Whole lines since the last call, from at most _LOOK_BYTES; `behind` says whether there is more already."""
+        try:
+            with open(self.path, "rb") as stream:
+                if stream.seek(0, 2) < self._offset:
+                    self._offset = 0  # another file under the same name
+                stream.seek(self._offset)
+                data = stream.read(_LOOK_BYTES)
+        except OSError:
+            return []
+        self.behind = len(data) == _LOOK_BYTES
+        whole = data[: data.rfind(b"\n") + 1]
+        if self.behind and not whole:
+            self._offset += len(data)  # no line of ours is so long
+        self._offset += len(whole)
+        return whole.splitlines()
+
+    def skip(self) -> None:
+        """Pass over what is there already."""
+        with contextlib.suppress(OSError):
+            self._offset = self.path.stat().st_size
+
+
+class RecordReader(LineReader):
+    """Reads the records that were added to a metrics.jsonl since the last look."""
 
     def new_records(self) -> list[dict[str, Any]]:
         """Records since the last call; a line that is no JSON object is passed over."""
-        try:
-            with open(self._path, "rb") as stream:
-                stream.seek(self._offset)
-                data = stream.read()
-        except OSError:
-            return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [record for line in whole.splitlines() if (record := _record(line)) is not None]
+        return [record for line in self.new_lines() if (record := _record(line)) is not None]
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
@@ -53,17 +76,21 @@ class Progress:
     def update(self) -> None:
         """Take in what was written since the last call."""
         for record in self._reader.new_records():
-            event = record.get("event")
-            if event == "start":
-                self._start = record
-            elif event == "startup":
-                self._startup = record
-            elif event == "interval":
-                self._interval = record
-                self._count(record)
+            self.take(record)
+
+    def take(self, record: dict[str, Any]) -> None:
+        """Take in one record."""
+        event = record.get("event")
+        if event == "start":
+            self._start = record
+        elif event == "startup":
+            self._startup = record
+        elif event == "interval":
+            self._interval = record
+            self._count(record)
 
     def _count(self, record: dict[str, Any]) -> None:
-        images, steps, step_time_s = (_number(record.get(name)) for name in ("images", "steps", "step_time_s"))
+        images, steps, step_time_s = (finite_number(record.get(name)) for name in ("images", "steps", "step_time_s"))
         if record.get("warmup") is False and images is not None and steps and step_time_s:
             self._images += images
             self._seconds += steps * step_time_s
@@ -77,24 +104,49 @@ class Progress:
     @property
     def startup_s(self) -> float | None:
         """Seconds from the rank's start to the end of its first step."""
-        parts = [_number(self._startup.get(name)) for name in ("setup_s", "first_step_s")]
+        parts = [finite_number(self._startup.get(name)) for name in ("setup_s", "first_step_s")]
         return sum(part for part in parts if part is not None) if self._startup else None
+
+    @property
+    def step(self) -> int:
+        """Steps done, as the last interval says."""
+        return max(0, int(finite_number(self._interval.get("step")) or 0))
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps that the run will have done at its end."""
+        return max(0, int(finite_number(self._start.get("total_steps")) or 0)) or None
+
+    @property
+    def last_images_per_s(self) -> float | None:
+        """images/s of all ranks in the last interval."""
+        return finite_number(self._interval.get("images_per_s"))
+
+    @property
+    def loss(self) -> float | None:
+        """Loss of the last interval, nan and inf too; None before the first one."""
+        nonfinite = self._interval.get("nonfinite")
+        shown = nonfinite.get("loss") if isinstance(nonfinite, dict) else None
+        return float(shown) if shown in ("nan", "inf", "-inf") else finite_number(self._interval.get("loss"))
+
+    @property
+    def seconds_left(self) -> float | None:
+        """For the steps that are left, at the pace of the last interval."""
+        step_time_s = finite_number(self._interval.get("step_time_s"))
+        if self.total_steps is None or step_time_s is None:
+            return None
+        return max(0.0, (self.total_steps - self.step) * step_time_s)
 
     def line(self) -> str:
         """The status: a phase before the first interval, then step, rate, loss and time left."""
         if not self._interval:
             return self._phase()
-        step, total = _number(self._interval.get("step")) or 0, _number(self._start.get("total_steps"))
-        rate, loss = _number(self._interval.get("images_per_s")), _number(self._interval.get("loss"))
-        of = f"/{total:.0f}" if total else ""
-        parts = [f"step {step:.0f}{of}"]
+        rate, loss, left = self.last_images_per_s, self.loss, self.seconds_left
+        parts = [f"step {self.step}{f'/{self.total_steps}' if self.total_steps else ''}"]
         parts.append(f"{rate:,.1f} images/s" if rate is not None else "n/a images/s")
-        nonfinite = self._interval.get("nonfinite")
-        shown = nonfinite.get("loss") if isinstance(nonfinite, dict) else None
-        parts.append(f"loss {loss:.4f}" if loss is not None else f"loss {shown or 'n/a'}")
-        step_time_s = _number(self._interval.get("step_time_s"))
-        if total and step_time_s is not None:
-            parts.append(f"{duration(max(0.0, total - step) * step_time_s)} left")
+        parts.append(f"loss {loss:.4f}" if loss is not None else "loss n/a")
+        if left is not None:
+            parts.append(f"{duration(left)} left")
         return ", ".join(parts)
 
     def _phase(self) -> str:
@@ -128,7 +180,7 @@ def read_end(run_dir: Path, rank: int) -> dict[str, Any] | None:
 def peak_memory_gib(run_dir: Path, ranks: list[int]) -> float | None:
     """Most that any rank held."""
     ends = [read_end(run_dir, rank) or {} for rank in ranks]
-    peaks = [peak for end in ends if (peak := _number(end.get("peak_memory_gib"))) is not None]
+    peaks = [peak for end in ends if (peak := finite_number(end.get("peak_memory_gib"))) is not None]
     return max(peaks, default=None)
 
 
@@ -139,5 +191,8 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def finite_number(value: Any) -> float | None:
+    """A number from a record as a float, or None where it is none that can be."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_LARGEST <= value <= _LARGEST:
+        return None
+    return float(value)

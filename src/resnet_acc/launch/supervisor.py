@@ -25,6 +25,9 @@ TRAINER_VARIABLE = "RESNET_ACC_TRAINER"
 """Environment variable that names another module to run as a rank; for tests."""
 RUN_FOLDER_LINE = "run folder: "
 """How the first line of a run on the screen begins."""
+SCREEN_VARIABLE = "RESNET_ACC_SCREEN"
+"""Environment variable of a launcher that nobody's screen belongs to: what it says goes to the run's screen.log too."""
+SCREEN_LOG = "screen.log"
 
 STATUS_SECONDS = 5.0
 POLL_SECONDS = 0.2
@@ -91,6 +94,8 @@ def launch(
     echo = _unbreakable(echo)
     with signals_collected() as received, processes.adopting():
         run = RunFolder(config, checked, environment)
+        if os.environ.get(SCREEN_VARIABLE):
+            echo = _kept(echo, run.path / SCREEN_LOG)
         echo(f"{RUN_FOLDER_LINE}{run.path}")
         if config.arm == "torchacc" and checked.device == "cuda" and environment["torchacc"] is None:
             echo(f"torch_xla {environment['torch_xla']} on NVIDIA: {xla_plugin.describe(environment)}")
@@ -125,13 +130,18 @@ def agent_command(config: RunConfig, run_dir: Path, trainer: str = TRAINER) -> l
     ]
 
 
-def child_environment(config: RunConfig, checked: Preflight, run_id: str) -> dict[str, str]:
-    """This process's environment without another job's rendezvous, and with what a rank needs to know."""
-    environment = {
+def clean_environment() -> dict[str, str]:
+    """This process's environment without what another job's rendezvous left in it."""
+    return {
         name: value
         for name, value in os.environ.items()
         if name not in _SCRUBBED and not name.startswith(_SCRUBBED_PREFIXES)
     }
+
+
+def child_environment(config: RunConfig, checked: Preflight, run_id: str) -> dict[str, str]:
+    """This process's environment without another job's rendezvous, and with what a rank needs to know."""
+    environment = clean_environment()
     environment[COMPILER_VARIABLE] = config.arm if config.arm in COMPILERS else ""
     environment[KERNEL_VARIABLE] = "1" if config.arm == "kernel" else "0"
     environment["RESNET_ACC_DEVICE"] = checked.device
@@ -270,6 +280,17 @@ def signals_collected() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def _kept(echo: Echo, path: Path) -> Echo:
+    """The same, and each line goes to a file as well."""
+
+    def write(line: str) -> None:
+        echo(line)
+        with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as stream:
+            stream.write(f"{line}\n")
+
+    return write
 
 
 def _unbreakable(echo: Echo) -> Echo:

@@ -35,6 +35,20 @@ def dense_peak_flops(device_name: str, dtype: str) -> float | None:
     return None
 
 
+def why_no_peak(device: str, device_name: str, dtype: str) -> str | None:
+    """Why dense_peak_flops gives none for a device ("cpu", "cuda" or "tpu") and dtype; None where it gives one."""
+    if device == "cpu":
+        return "it was measured on a CPU, for which no data sheet gives a peak: it changes with clock and instructions"
+    if dense_peak_flops(device_name, dtype) is not None:
+        return None
+    if " MIG " in f" {device_name} ":
+        return f"{device_name} is a slice of a card, which has a part of its peak only"
+    others = [other for other in ("float32", "float16", "bfloat16") if dense_peak_flops(device_name, other) is not None]
+    if others:
+        return f"the data sheet of {device_name} gives no peak for {dtype}, only for {' and '.join(others)}"
+    return f"the peak of {device_name or 'an unknown device'} is not in this package's table (results/mfu.py)"
+
+
 def model_flops_utilisation(
     flops_per_image: float | None, images_per_s_per_rank: float | None, device_name: str, dtype: str
 ) -> float | None:

@@ -47,10 +47,13 @@ def read_status(run_dir: Path) -> RunStatus:
         never = (run_dir / "config.json").is_file() and not (run_dir / "0").is_dir()
         return RunStatus(reason="it never started: its folder holds no status and no rank" if never else None)
     values = read_json(path)
+    gone = values is not None and values.get("status") == "running" and not _is_alive(values)
+    if gone:
+        values = read_json(path)  # once more: it may have written its end between the first look and the second
     if values is None or values.get("status") not in STATUSES:
         return RunStatus(reason="status.json cannot be read")
     status, reason = values["status"], _text(values.get("reason"))
-    if status == "running" and not _is_alive(values):
+    if status == "running" and gone:
         status = "interrupted"
         reason = f"its launcher (process {values.get('pid')}) is gone without having written an end"
     failed_rank = values.get("failed_rank")

@@ -4,9 +4,15 @@ import html
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
+from resnet_acc.results.break_even import base_row, break_even, duration_words
 from resnet_acc.results.measured import Run
+from resnet_acc.results.mfu import dense_peak_flops, why_no_peak
+from resnet_acc.results.plain_words import in_short
+from resnet_acc.results.scaling import above_hundred, scaling_series
 from resnet_acc.results.stats import Estimate, loss_parity
+from resnet_acc.results.status import read_json
 from resnet_acc.results.summary import (
     BASELINES,
     Group,
@@ -23,7 +29,8 @@ NO_DIFFERENCE = "no difference that these runs can show"
 
 
 def verdict(runs: Sequence[Run]) -> str:
-    """Markdown: each arm against both baselines, start-up and break-even, losses, and what to be careful about."""
+    """Markdown: in short and in plain words, then each arm against both baselines with start-up and break-even, use of
+    the card, losses, and what to be careful about."""
     parts = []
     for heading, lines in verdict_sections(runs):
         parts += [f"### {_escape(heading)}", "", *(f"- {_escape(line)}" for line in lines), ""]
@@ -31,12 +38,18 @@ def verdict(runs: Sequence[Run]) -> str:
 
 
 def verdict_sections(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """(heading, sentences) for each model, setting and process count, then what to be careful about."""
+    """(heading, sentences): in short for each model, setting and process count; the same with all numbers; cautions."""
     groups = group_runs(runs)
     rows = summarise(groups)
     sections: list[tuple[str, list[str]]] = []
-    for key in dict.fromkeys((row.group.model, row.group.tag, row.group.world_size) for row in rows):
-        members = [row for row in rows if (row.group.model, row.group.tag, row.group.world_size) == key]
+    settings = [
+        [row for row in rows if (row.group.model, row.group.tag, row.group.world_size) == key]
+        for key in dict.fromkeys((row.group.model, row.group.tag, row.group.world_size) for row in rows)
+    ]
+    for members in settings:
+        if words := in_short(members):
+            sections.append((f"In short: {_heading(members[0])}", words))
+    for members in settings:
         lines = [line for row in members for line in _row_lines(row, groups, members)]
         sections.append((_heading(members[0]), lines))
     if not rows:
@@ -63,9 +76,11 @@ def _row_lines(row: Row, groups: Sequence[Group], members: Sequence[Row]) -> lis
     batch = f"{row.batch_size} images per process and {row.global_batch_size} in all; " if row.batch_size else ""
     measured = f"{batch}{runs} run{'s' if runs > 1 else ''}, {row.num_intervals} intervals, {row.num_steps} steps"
     lines = [f"{name}: {with_interval(row.rate)} images/s ({measured})."]
+    if row.mfu is not None or row is members[0]:  # why there is none is the same for all
+        lines.append(f"{name}: {_mfu_words(row)}.")
     for baseline in BASELINES:
-        base = next((m for m in members if m.group.arm == baseline), None)
-        if base is None or base is row or (name == "eager" and baseline == "kernel"):
+        base = base_row(row, members, baseline)
+        if base is None or (name == "eager" and baseline == "kernel"):
             continue
         lines.append(f"{name} against {baseline}: {ratio_words(row.ratios[baseline])}.")
         startup = _startup_words(row, base)
@@ -96,17 +111,32 @@ def _startup_words(row: Row, base: Row) -> str:
         return ""
     extra = row.startup_s - base.startup_s
     words = f"start-up takes {number(row.startup_s)} s instead of {number(base.startup_s)} s"
-    ratio = row.ratios[base.group.arm]
-    steps = row.break_even[base.group.arm]
+    ratio, point = row.ratios[base.group.arm], break_even(row, base)
     if extra <= 0:
         return f"{words}, so there is nothing to pay back"
     if ratio.high is not None and ratio.high < 1.0:
         return f"{words}, which is never paid back, for its steps are slower"
     if ratio.low is None or ratio.low <= 1.0:
         return f"{words}; no gain is shown that could pay it back"
-    if steps is None or math.isinf(steps):
+    if point is None or math.isinf(point.steps):
         return words
-    return f"{words}, paid back after {steps:,.0f} steps"
+    between = ""
+    if point.low_steps is not None and point.high_steps is not None:
+        between = f" (95 % confidence interval {point.low_steps:,.0f} to {point.high_steps:,.0f})"
+    return (
+        f"{words}, paid back after {point.steps:,.0f} steps{between}, that is {duration_words(point.seconds)} after "
+        f"the start or {point.imagenet_epochs:.2g} epochs of ImageNet"
+    )
+
+
+def _mfu_words(row: Row) -> str:
+    params = row.group.params
+    device, name = str(params.get("device") or ""), str(params.get("device_name") or "")
+    if row.mfu is None:
+        why = why_no_peak(device, name, row.dtype) or "the records do not hold the arithmetic of an image"
+        return f"model FLOPs utilisation (MFU) n/a: {why}"
+    peak = dense_peak_flops(name, row.dtype) or math.nan
+    return f"{100 * row.mfu:.1f} % of the card's dense peak of {peak / 1e12:,.0f} TFLOP/s for {row.dtype} (MFU)"
 
 
 def _loss_words(group: Group, groups: Sequence[Group]) -> str:
@@ -133,7 +163,7 @@ def _loss_words(group: Group, groups: Sequence[Group]) -> str:
 
 
 def _cautions(runs: Sequence[Run], groups: Sequence[Group], rows: Sequence[Row]) -> list[str]:
-    lines = []
+    lines = [*_busy_words(runs), *above_hundred(scaling_series(runs))]
     single = [row.group.label for row in rows if len(row.group.results) == 1]
     if single:
         lines.append(
@@ -153,6 +183,34 @@ def _cautions(runs: Sequence[Run], groups: Sequence[Group], rows: Sequence[Row])
     lines += [f"{row.group.label}: {note}." for row in rows for note in row.notes]
     lines += [f"Left out: {g.label}, run {run.run_id}: {run.why_not}." for g in groups for run in g.left_out]
     return lines
+
+
+def _busy_words(runs: Sequence[Run]) -> list[str]:
+    """Whether something else ran on the machine when a run started, as far as its env.json says."""
+    lines = []
+    for run in runs:
+        values = (read_json(run.run_dir / "env.json") if run.run_dir is not None else None) or {}
+        found = values.get("busy")
+        if run.is_result and isinstance(found, dict) and (words := busy_words(found, values.get("num_cores"))):
+            lines.append(f"The machine was busy when {run.label}, run {run.run_id}, started: {words}.")
+    return lines
+
+
+def busy_words(busy: dict[str, Any], num_cores: Any) -> str:
+    """What launch.busy.sample found, where it will slow a run; "" where the machine is idle enough.
+
+    Idle enough: three quarters of the cores that a run may use are idle, and no GPU is in use for a tenth of the time.
+    """
+    words = []
+    cores, of_cores = busy.get("cores"), busy.get("of_cores")
+    if isinstance(cores, int | float) and isinstance(of_cores, int):
+        usable = min(num_cores, of_cores) if isinstance(num_cores, int) else of_cores
+        if of_cores - cores < 0.75 * usable:
+            words.append(f"{cores:.1f} of its {of_cores} cores were in use by something else")
+    percent = busy.get("gpu_percent")
+    if isinstance(percent, list) and percent and max(percent) >= 10:
+        words.append(f"a GPU was in use {max(percent)} % of the time")
+    return " and ".join(words)
 
 
 def _escape(text: str) -> str:

@@ -105,9 +105,7 @@ def _compile(library: Path) -> None:
                 command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS, check=False
             )
         except subprocess.TimeoutExpired:
-            raise RuntimeError(
-                f"{compiler[0]} took over {COMPILE_SECONDS} s for {SOURCES[0]}; {_MEND}"
-            ) from None
+            raise RuntimeError(f"{compiler[0]} took over {COMPILE_SECONDS} s for {SOURCES[0]}; {_MEND}") from None
         except OSError as error:
             raise RuntimeError(f"{compiler[0]} cannot be run ({error.strerror or error}); {_MEND}") from None
         if done.returncode or not result.is_file():

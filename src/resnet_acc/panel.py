@@ -1,1 +1,0 @@
-"""The panel of notebook 03: start, watch, compare and stop runs with ipywidgets."""
