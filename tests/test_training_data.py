@@ -1,18 +1,27 @@
 """What is read of a folder, how it is shared out among ranks, and what is refused."""
 
+import itertools
 from pathlib import Path
 
 import pytest
 import torch
 from test_training_arms import write_images
+from torch.utils.flop_counter import FlopCounterMode
 from torchmetrics.functional.classification import multiclass_accuracy
 from torchvision import transforms
 
 from resnet_acc.config import RunConfig
 from resnet_acc.training.accelerators.eager import EagerAccelerator
-from resnet_acc.training.data import ImageTree, TrainingData, pad_batch
+from resnet_acc.training.data import (
+    NUM_SYNTHETIC_BATCHES,
+    ImageTree,
+    SyntheticBatches,
+    TrainingData,
+    draw_synthetic_images,
+    pad_batch,
+)
 from resnet_acc.training.distributed import HostGroup, Place
-from resnet_acc.training.model import correct_counts, training_flops_per_image
+from resnet_acc.training.model import build_model, correct_counts, training_flops_per_image
 
 ALONE = Place(rank=0, local_rank=0, world_size=1)
 
@@ -126,3 +135,32 @@ def test_padding_repeats_and_counts() -> None:
 def test_flops_of_resnet50_are_those_of_the_literature() -> None:
     # 4.09 G multiply-adds forward at 224 px; training has three such passes less the first layer's input gradient.
     assert training_flops_per_image("resnet50", 1000, 224) == pytest.approx(3 * 2 * 4.09e9, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "wide_resnet50_2"])
+def test_flops_are_those_that_both_passes_count(name: str) -> None:
+    with torch.device("meta"):
+        model = build_model(name, 10)
+        images = torch.empty(1, 3, 64, 64)
+    with FlopCounterMode(display=False) as counter:
+        model(images).sum().backward()
+    assert training_flops_per_image(name, 10, 64) == counter.get_total_flops()
+
+
+def test_synthetic_batches_differ_and_are_the_same_each_time() -> None:
+    synthetic = RunConfig(batch_size=2, image_size=32, data="synthetic")
+
+    def batches(rank: int, drawn=()) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        place = Place(rank=rank, local_rank=rank, world_size=2)
+        source = SyntheticBatches(synthetic, place, torch.device("cpu"), torch.contiguous_format, drawn)
+        return list(itertools.islice(source, NUM_SYNTHETIC_BATCHES + 1))
+
+    first = batches(0, draw_synthetic_images(synthetic, Place(rank=0, local_rank=0, world_size=2)))
+    again, other = batches(0), batches(1)
+    for number, (images, labels) in enumerate(first[:-1]):
+        assert images.shape == (2, 3, 32, 32)
+        assert torch.equal(images, again[number][0])
+        assert torch.equal(labels, again[number][1])
+    assert torch.equal(first[-1][0], first[0][0])  # taken in turn
+    drawn = [images for images, _ in first[:-1] + other[:-1]]
+    assert not any(torch.equal(left, right) for left, right in itertools.combinations(drawn, 2))

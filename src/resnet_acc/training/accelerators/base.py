@@ -188,11 +188,11 @@ class EpochSource:
         self._accelerator = accelerator
         config = accelerator.config
         self._loader = data.train_loader() if data.train else None
-        self._synthetic = (
-            None
-            if self._loader
-            else SyntheticBatches(config, accelerator.place, accelerator.device, accelerator.memory_format)
-        )
+        self._synthetic: SyntheticBatches | None = None
+        if self._loader is None:
+            drawn, data.synthetic = data.synthetic, ()  # the host's copies go when the device has its own
+            where = (accelerator.device, accelerator.memory_format)
+            self._synthetic = SyntheticBatches(config, accelerator.place, *where, drawn)
 
     def epoch(self, number: int, steps: int) -> Batches:
         """Exactly so many batches of an epoch.
