@@ -12,7 +12,7 @@ AUTOTUNE_CACHE = "<autotune cache>"
 
 # A flag must be known to the XLA within torch-xla (2.9: August 2025) and to the one within the plugin (from 0.7.1 on):
 # both read XLA_FLAGS, and each ends the process over a name that it does not know. What the user gave stands.
-# Flags are part of torch-xla's key to its compile cache, so they have to be the same for every rank.
+# Flags are part of the name of the compile cache's folder (compile_cache.py).
 DEFAULTS: tuple[tuple[str, str, Any], ...] = (
     # Which kernel is fastest for a convolution or product is measured once per plugin version instead of at every
     # start. All ranks may write: XLA writes to another name and renames (autotuner_util.cc, "Rename trick").
