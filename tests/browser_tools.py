@@ -64,6 +64,14 @@ def _runs(path: str) -> bool:
         return False
 
 
+def command_of(process: psutil.Process) -> str:
+    """Its command, or nothing once it is gone."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 class Server:
     """JupyterLab on the loopback address, with folders of its own for everything.
 
@@ -77,6 +85,7 @@ class Server:
         self.token, self._mark = secrets.token_hex(16), secrets.token_hex(8)
         self._folder = folder
         self.root.mkdir(parents=True)
+        (folder / "tmp").mkdir()
         self._write_settings()
         self.add_kernel("python3")
         with open(self.log, "wb") as log:
@@ -101,6 +110,7 @@ class Server:
             "JUPYTERLAB_SETTINGS_DIR": "settings",
             "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
             "IPYTHONDIR": "ipython",
+            "TMPDIR": "tmp",  # where live runs keep their locks
         }
         folders = {name: str(self._folder / value) for name, value in own.items()}
         return {**kept, **folders, "JUPYTER_TOKEN": self.token, MARK_VARIABLE: self._mark}
@@ -150,15 +160,14 @@ class Server:
                     found.append(process)
         return found
 
+    def kernels(self) -> list[psutil.Process]:
+        """The kernels among these processes."""
+        return [process for process in self.processes() if "ipykernel_launcher" in command_of(process)]
+
     def runs(self) -> list[str]:
-        """Commands of the live processes below kernels: launchers, ranks and what these started."""
-        found = []
-        for process in self.processes():
-            with contextlib.suppress(psutil.Error):
-                command = " ".join(process.cmdline())
-                if "ipykernel_launcher" not in command:
-                    found.append(f"{process.pid} {command}")
-        return found
+        """Commands of the others: launchers, ranks and what these started."""
+        commands = {process.pid: command_of(process) for process in self.processes()}
+        return [f"{pid} {line}" for pid, line in commands.items() if line and "ipykernel_launcher" not in line]
 
     def wait_until_no_run_is_left(self) -> None:
         """Fails, with the commands of what there is, after 15 s."""
@@ -179,7 +188,7 @@ class Server:
         left = []
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
-                left.append(f"{process.pid} {' '.join(process.cmdline())}")
+                left.append(f"{process.pid} {command_of(process)}")
                 process.kill()
         return left
 
@@ -252,6 +261,43 @@ class Lab:
     def run_all_by_menu(self) -> None:
         self.page.locator('.lm-MenuBar-itemLabel:text-is("Run")').click()
         self.page.locator('.lm-Menu-itemLabel:text-is("Run All Cells")').click()
+
+    def restart_kernel(self) -> None:
+        """By the menu, until the new kernel is there."""
+        before = self.server.kernels()
+        self.page.locator('.lm-MenuBar-itemLabel:text-is("Kernel")').click()
+        self.page.locator('.lm-Menu-itemLabel:text-is("Restart Kernel…")').click()
+        self.page.locator(".jp-Dialog button.jp-mod-accept").click()
+        wait_for(lambda: not any(process.is_running() for process in before))
+        self.wait_for_kernel()
+
+    def run_code(self, source: str) -> None:
+        """Run a new cell at the notebook's end, by the keyboard."""
+        self.page.locator(".jp-Notebook-footer").click()
+        self.page.keyboard.insert_text(source)
+        self.page.keyboard.press("Control+Enter")
+
+    def run_all_by_keyboard(self) -> None:
+        """Through the command palette."""
+        self.page.keyboard.press("Control+Shift+c")
+        self.page.locator(".jp-ModalCommandPalette input:focus").wait_for()
+        self.page.keyboard.insert_text("Run All Cells")
+        chosen = ".lm-CommandPalette-item.lm-mod-active .lm-CommandPalette-itemLabel"
+        self.page.locator(chosen, has_text=re.compile("^Run All Cells$")).wait_for()
+        self.page.keyboard.press("Enter")
+
+    def tab_to(self, element: "Locator", most: int = 200) -> None:
+        """Press Tab until the element has the focus.
+
+        Raises:
+            AssertionError: it is not reached by so many presses.
+        """
+        for _ in range(most):
+            if element.evaluate("element => element === document.activeElement"):
+                return
+            self.page.keyboard.press("Tab")
+        seen = self.page.evaluate("document.activeElement.outerHTML.slice(0, 300)")
+        raise AssertionError(f"Tab does not reach it; the focus is at {seen}")
 
     def outputs(self, source: str, kind: str = "") -> "Locator":
         """Outputs of the code cell whose source holds this text; kind is a CSS selector within them."""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from browser_tools import Lab
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["browser_fixtures"]
 
-TINY = {"preset": "quick", "max_steps": 8, "batch_size": 8, "arms": "eager,kernel", "processes": "1"}
+TINY: dict[str, Any] = {"preset": "quick", "max_steps": 8, "batch_size": 8, "arms": "eager,kernel", "processes": "1"}
 PLOT = "plot(title, label, api_data)"
 
 

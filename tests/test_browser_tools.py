@@ -2,12 +2,13 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from browser_tools import CHROMIUM_VARIABLE, find_chromium
+from browser_tools import CHROMIUM_VARIABLE, ROOT, find_chromium
 from launch_tools import TESTS
 
 pytest_plugins = ["browser_fixtures"]
@@ -98,6 +99,23 @@ def test_without_a_browser_the_tests_are_skipped_and_say_why(tmp_path: Path) -> 
     assert "apt install chromium" in done.stdout
 
 
+def test_the_suite_as_it_is_run_says_why_it_skips(tmp_path: Path) -> None:
+    """With the repository's own options and no others, as bash prepare.sh test calls pytest."""
+    files = [str(TESTS / f"test_browser_{name}.py") for name in ("notebook", "panel")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files],
+        cwd=ROOT,
+        env={**os.environ, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"=+ \d+ skipped in .*=+$", done.stdout.strip()), done.stdout
+    assert re.search(r"^SKIPPED \[\d+\] .*no Chromium.*: apt install chromium", done.stdout, re.M), done.stdout
+
+
 def test_without_playwright_the_tests_are_skipped_and_say_why(tmp_path: Path) -> None:
     (tmp_path / "playwright").mkdir()
     (tmp_path / "playwright" / "__init__.py").write_text("raise ImportError('no greenlet here')")
@@ -115,3 +133,49 @@ def test_a_failure_leaves_a_screenshot_and_logs(chromium_path: str, tmp_path: Pa
     assert (results / "test_that_fails" / "screenshot.png").stat().st_size > 10_000
     assert "said by the page" in (results / "test_that_fails" / "console.log").read_text()
     assert "Jupyter Server" in (results / "test_that_fails" / "server.log").read_text()
+
+
+@pytest.fixture
+def ci(tmp_path: Path) -> Path:
+    """A checkout that holds .ci/run and a prepare.sh that only says what it was asked; root, with what g++ needs."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
+    (tmp_path / "prepare.sh").write_text('echo "prepare.sh $*"\n')
+    programs = tmp_path / "bin"
+    for name in ("g++", "python3"):
+        program(programs / name)
+    for name in ("bash", "dirname"):
+        (programs / name).symlink_to(shutil.which(name) or "")
+    (programs / "id").write_text(f"#!{programs}/bash\necho 0\n")
+    (programs / "id").chmod(0o755)
+    return programs
+
+
+def run_ci(ci: Path, apt_get: str = "") -> "subprocess.CompletedProcess[str]":
+    """With an apt-get of these lines, which stand for the real one."""
+    if apt_get:
+        (ci / "apt-get").write_text(f'#!{ci}/bash\necho "apt-get $*" >>{ci.parent}/calls\n{apt_get}\n')
+        (ci / "apt-get").chmod(0o755)
+    command = [str(ci / "bash"), str(ci.parent / ".ci" / "run")]
+    return subprocess.run(command, env={"PATH": str(ci)}, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_ci_installs_chromium_where_there_is_none(ci: Path) -> None:
+    done = run_ci(ci, apt_get="exit 0")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "prepare.sh test\n", "")
+    calls = (ci.parent / "calls").read_text().splitlines()
+    assert calls[0].startswith("apt-get update")
+    assert re.search(r"^apt-get install .* chromium$", calls[1])
+    assert len(calls) == 2
+
+    (ci.parent / "calls").unlink()
+    program(ci / "chromium")
+    assert run_ci(ci, apt_get="exit 0").stdout == "prepare.sh test\n"
+    assert not (ci.parent / "calls").exists()
+
+
+@pytest.mark.parametrize("apt_get", ["exit 100", ""], ids=["no-network", "no-apt"])
+def test_ci_goes_on_without_chromium_and_says_so(ci: Path, apt_get: str) -> None:
+    done = run_ci(ci, apt_get)
+    assert (done.returncode, done.stdout) == (0, "prepare.sh test\n")
+    assert "the tests in a browser are skipped" in done.stderr

@@ -1,7 +1,10 @@
 """Images that come as arrays, as in many Python packages, written out as an image folder."""
 
+import contextlib
+import fcntl
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ def write_image_folder(images: Any, labels: Any, folder: Path, *, val_every: int
         labels: shape [N]; each becomes the name of a class's folder.
 
     Raises:
-        ValueError: shapes or values do not fit, or the folder holds something else.
+        ValueError: shapes, values or labels do not fit, or the folder holds something else.
         OSError: the folder cannot be written.
     """
     import numpy as np
@@ -31,19 +34,39 @@ def write_image_folder(images: Any, labels: Any, folder: Path, *, val_every: int
         raise ValueError(f"images have shape {images.shape} for {len(names)} labels; give [N, H, W] or [N, H, W, 3]")
     if not len(images) or images.min() < 0 or images.max() > 255:
         raise ValueError("images are none, or have values outside 0 to 255; scale them")
-    if folder.exists():
-        counts = count_images(folder)
-        if counts.train_images + counts.val_images == len(images) and counts.classes == sorted(set(names)):
-            return counts
+    for name in names:
+        if not name or name.startswith(".") or "/" in name or "\0" in name:
+            raise ValueError(f"label {name!r} is no name for a class's folder; rename it")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.parent):
+        if not folder.exists():
+            _write_whole(np.rint(images).astype(np.uint8), names, folder, val_every)
+    counts = count_images(folder)
+    if counts.train_images + counts.val_images != len(images) or counts.classes != sorted(set(names)):
         raise ValueError(f"{folder} holds other images; remove it or choose another folder")
+    return counts
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One at a time: notebooks of a batch may want the same images at once. Ends with the process, however it ends."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: the rename is whole all the same
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _write_whole(images: Any, names: list[str], folder: Path, val_every: int) -> None:
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # what a killed call left
     try:
-        _write_all(np.rint(images).astype(np.uint8), names, partial, val_every)
+        _write_all(images, names, partial, val_every)
         os.rename(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return count_images(folder)
 
 
 def _write_all(images: Any, names: list[str], folder: Path, val_every: int) -> None:

@@ -19,6 +19,8 @@ MARK = "# Parameters"
 """How the first line of the parameters cell begins; the cell that papermill injects has this line alone."""
 
 _INT = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
+_MAX_EXACT = 2**53
+"""Up to here a float that is whole is the number that was written."""
 _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.ASCII | re.IGNORECASE)
 
 
@@ -60,8 +62,9 @@ class Parameter:
 
     def _as_kind(self, value: Any) -> Any:
         kinds = self.kinds or ()
-        if isinstance(value, float) and int in kinds and float not in kinds and value.is_integer():
-            return int(value)
+        if isinstance(value, float) and int in kinds and float not in kinds:
+            if value.is_integer() and abs(value) <= _MAX_EXACT:
+                return int(value)
         if type(value) is int and float in kinds and int not in kinds:
             return float(value)
         if type(value) in kinds:
@@ -92,6 +95,7 @@ class Parameter:
             return word.lower() == "true"
         if (kinds is None or int in kinds) and _INT.fullmatch(word):
             return int(word)
+        # Text like 64.0 is left to check(), which takes it as 64 where a whole number is declared.
         if (kinds is None or float in kinds or int in kinds) and _FLOAT.fullmatch(word):
             return float(word)
         if isinstance(self.default, dict):

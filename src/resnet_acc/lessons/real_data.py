@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resnet_acc.config import RunConfig, preset_config
 from resnet_acc.datasets import mock
 from resnet_acc.datasets.arrays import write_image_folder
 from resnet_acc.datasets.check import check_folder
@@ -17,6 +16,7 @@ from resnet_acc.lessons.drawing import panels
 from resnet_acc.lessons.real_data_figure import draw_accuracy, draw_rates
 from resnet_acc.lessons.real_data_words import accuracy_estimate, accuracy_words, bound_words
 from resnet_acc.lessons.script import run_script
+from resnet_acc.lessons.settings import read_counts, resolve_settings
 from resnet_acc.results.measured import Run
 from resnet_acc.results.runs import load_run
 from resnet_acc.results.scaling import doubling, waiting_share
@@ -36,7 +36,8 @@ class RealData:
 
     Args:
         parameters: values of the notebook's parameter cell: preset, arm, processes, worker_counts, loader_seconds,
-            loader_repeats, stop_at_problems, and fields of RunConfig. None stands for the preset's own value.
+            loader_repeats, stop_at_problems, and fields of RunConfig. None stands for the preset's own value, but for
+            max_steps (no cap, for here whole epochs count) and for amp_level on a CPU (O0).
 
     Raises:
         ValueError: a value is no good; the message names it and the mend.
@@ -44,6 +45,7 @@ class RealData:
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         values = {name: value for name, value in parameters.items() if value is not None}
+        values.setdefault("max_steps", None)
         arm, processes = values.pop("arm"), values.pop("processes")
         self._stop_at_problems = values.pop("stop_at_problems")
         self._seconds, self._repeats = values.pop("loader_seconds"), values.pop("loader_repeats")
@@ -57,11 +59,8 @@ class RealData:
             raise ValueError(
                 f"loader_seconds is {self._seconds} and loader_repeats {self._repeats}; give above 0 and at least 1"
             )
-        self.config: RunConfig = preflight.resolve(
-            preset_config(values.pop("preset"), **values).with_arm(arm, processes)
-        )
-        self.environment = preflight.probe(quick=arm != "torchacc")
-        self.device = preflight.resolve_device(self.config, self.environment)
+        settings = resolve_settings(values, values.pop("preset"), arm, processes)
+        self.config, self.environment, self.device = settings.config, settings.environment, settings.device
         self.worker_counts = self._checked_counts(counts)
         self.folder = mock.default_folder() if self.config.data == "mock" else Path(self.config.data)
         self.report: FolderReport | None = None
@@ -74,13 +73,7 @@ class RealData:
         if counts is None:
             share = max(1, machine.num_cores() // self.config.nproc_per_node)
             return [0, *doubling(min(share, 16))]
-        try:
-            found = sorted({int(part) for part in str(counts).split(",")})
-        except ValueError:
-            raise ValueError(f'worker_counts is {counts!r}; give counts such as "0,1,2"') from None
-        for count in found:
-            dataclasses.replace(self.config, workers=count)  # refuses one below 0
-        return found
+        return read_counts("worker_counts", counts, least=0)
 
     def describe(self) -> str:
         """What will be done, as Markdown."""
@@ -113,7 +106,7 @@ class RealData:
         """Look at every image and give a table of both parts; what is wrong is printed with its full path.
 
         Raises:
-            ValueError: something is wrong and stop_at_problems is on.
+            ValueError: something is wrong and stop_at_problems is on, or training could not start on this folder.
         """
         print(f"$ resnet-acc data check {self.folder}")
         self.report = check_folder(self.folder, progress=False)
@@ -124,6 +117,7 @@ class RealData:
                 f"{shown(str(self.folder))} has {self.report.verdict}, the first: {shown(first.path)}: {first.reason}; "
                 "mend them, or set stop_at_problems = False to train all the same"
             )
+        preflight.check(self.config, self.environment)
         return self.report.table()
 
     def measure_loader(self) -> "pd.DataFrame":

@@ -1,10 +1,11 @@
 """Runs one notebook with one parameter set: python -m resnet_acc.notebooks.worker TASK.json
 
-A process of its own, so that whatever a notebook does to it stays with it. SIGTERM stops the notebook: the running cell
-is interrupted, the kernel ends, and what was done is kept.
+A process of its own, so that whatever a notebook does to it stays with it. SIGTERM, which it also gets when the batch is
+killed, stops the notebook: the running cell is interrupted, the kernel ends, and what was done is kept.
 """
 
 import json
+import os
 import signal
 import sys
 import time
@@ -17,7 +18,8 @@ from typing import Any
 import psutil
 
 from resnet_acc.files import write_atomically, write_json
-from resnet_acc.notebooks.kernel import KERNEL
+from resnet_acc.notebooks import leftovers
+from resnet_acc.notebooks.kernel import BATCH_VARIABLE, KERNEL
 
 START_SECONDS = 180
 """A kernel starts in seconds, but in minutes where many are started at once on few cores."""
@@ -73,6 +75,7 @@ class _WholeFiles:
 def main() -> None:
     """Run the task that the file says, and leave its result: {"failure": ..., "stopped": ...}."""
     signal.signal(signal.SIGTERM, _stop)
+    batch = os.getppid()
     values = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     task = Task(**values)
     result: dict[str, Any] = {"failure": None, "stopped": False}
@@ -81,6 +84,9 @@ def main() -> None:
         result["failure"] = asdict(failure) if failure else None
     except Stopped:
         result["stopped"] = True
+        if os.getppid() != batch and BATCH_VARIABLE in os.environ:  # the batch is gone, which would have done this
+            leftovers.end([os.environ[BATCH_VARIABLE]])
+            return  # the folder for the result may be gone as well
     write_json(Path(task.result), result)
 
 

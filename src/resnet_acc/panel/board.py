@@ -1,5 +1,6 @@
 """The whole panel, and attach() for a run that goes on: by widgets, or as text and pictures."""
 
+import html
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,6 +53,11 @@ class Panel:
         """All runs below the output folder, the newest first."""
         return list_runs(self.output)
 
+    @property
+    def finished(self) -> list[Path]:
+        """Folders of those that finished, the newest first."""
+        return [run.run_dir for run in self.runs if run.status.is_result]
+
     def describe(self) -> str:
         """What is asked for and what this machine can do, as Markdown."""
         config = self.config
@@ -69,7 +75,7 @@ class Panel:
         return "\n".join(lines)
 
     def show(self) -> None:
-        """Widgets where a front end is there for them (or `headless` is False), else a table and a picture of the runs."""
+        """Widgets where a front end draws them (or `headless` is False), else a table and a picture of the runs."""
         if front_end.widgets_work(self.headless):
             from resnet_acc.panel.controls import Controls
 
@@ -78,10 +84,16 @@ class Panel:
             self._controls = Controls(self.choices)
             self._controls.show()
             return
-        table, runs = runs_table(self.runs, self.output)
+        self.show_runs()
+
+    def show_runs(self) -> None:
+        """A table of all runs, a picture of those that finished, and how those stand that go on."""
+        listed = self.runs
+        table, runs = runs_table(listed, self.output)
         front_end.show(table.to_text(), table.to_html(), runs_picture(runs, "Runs"))
-        if self.runs and self.runs[0].is_running:
-            show_run(LiveRun(run_dir=self.runs[0].run_dir))
+        for run in listed:
+            if run.is_running:
+                show_run(live.attach(run.run_dir))
 
     def start(self, wait: bool = False) -> LiveRun:
         """Start what the parameters ask for, by the command that is printed.
@@ -112,7 +124,7 @@ class Panel:
             ValueError: there are no two such runs.
         """
         if first is None or second is None:
-            finished = [run.run_dir for run in self.runs if run.status.is_result]
+            finished = self.finished
             if len(finished) < 2:
                 raise ValueError(f"{len(finished)} runs have finished below {self.output}; two are needed to compare")
             first, second = finished[0], finished[1]
@@ -157,7 +169,7 @@ def show_run(run: LiveRun) -> None:
     """A run as it stands now: one line, and a table of its ranks."""
     snapshot = run.snapshot()
     table = ranks_table(snapshot)
-    page = f"<p>{front_end.escaped(snapshot.line)}</p>{table.to_html()}"
+    page = f"<p>{html.escape(snapshot.line)}</p>{table.to_html()}"
     front_end.show(f"{snapshot.line}\n{table.to_text()}", page)
 
 

@@ -80,7 +80,7 @@ class Controls:
             self._say(str(error))
 
     def _find_running(self) -> None:
-        """A run that goes on below the output, from before a reload or a restart or from a terminal, is shown at once."""
+        """Show at once a run that goes on: from before a reload or a restart, or from a terminal."""
         running = [run for run in self.runs.refresh() if run.is_running]
         if not running:
             return

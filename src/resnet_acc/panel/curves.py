@@ -44,7 +44,7 @@ def _draw(ax: "Axes", ranks: Sequence[RankState], title: str, value: Callable[[P
     ax.clear()
     shown = ranks[:_MOST_RANKS]
     for place, rank in enumerate(shown):
-        points = [(point.step, number) for point in rank.curve if _is_finite(number := value(point))]
+        points = _points(rank, value)
         look: dict[str, Any] = {"linewidth": 1.2 + 0.9 * (len(shown) - 1 - place), "color": f"C{place % 10}"}
         if len(points) < 40:
             look |= {"marker": _MARKERS[place % len(_MARKERS)], "markersize": 3.5}
@@ -57,5 +57,7 @@ def _draw(ax: "Axes", ranks: Sequence[RankState], title: str, value: Callable[[P
         ax.legend(fontsize=8, ncols=2)
 
 
-def _is_finite(number: float | None) -> bool:
-    return number is not None and math.isfinite(number)
+def _points(rank: RankState, value: Callable[[Point], float | None]) -> list[tuple[int, float]]:
+    """Steps and what was measured there; a loss of nan leaves a gap."""
+    found = [(point.step, value(point)) for point in rank.curve]
+    return [(step, number) for step, number in found if number is not None and math.isfinite(number)]

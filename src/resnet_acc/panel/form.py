@@ -1,4 +1,4 @@
-"""The controls that choose a run. Buttons, boxes and fields of HTML: each is reached by Tab and worked by Space or keys.
+"""The controls that choose a run. Buttons, boxes and fields of HTML: Tab reaches each, Space or keys work it.
 
 There is no list to drop down: while one has the focus, JupyterLab takes the arrow keys for itself.
 """

@@ -1,4 +1,4 @@
-"""What every lesson needs: its options, an accelerator ready to train, counters of what XLA did, and its result line."""
+"""What every lesson needs: its options, an accelerator ready to train, counters of what XLA did, its result line."""
 
 import argparse
 import atexit

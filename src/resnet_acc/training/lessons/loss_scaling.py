@@ -44,7 +44,7 @@ def lesson(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def scale_sweep(options: argparse.Namespace) -> list[dict[str, float]]:
+def scale_sweep(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Gradients of one batch in float16 at each scale, against those in float32.
 
     The loss is weighted down so that gradients are as small as they get deep in a network and late in training.
@@ -53,7 +53,7 @@ def scale_sweep(options: argparse.Namespace) -> list[dict[str, float]]:
     batch = on_device(accelerator, batches(options, 1)[0])
     accelerator.finish()
     exact = _gradients(accelerator, batch, options.loss_weight, scale=None)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for exponent in range(0, options.largest_exponent + 1, 4):
         seen = _gradients(accelerator, batch, options.loss_weight, scale=2.0**exponent)
         finite = torch.isfinite(seen)
@@ -89,7 +89,7 @@ def train(options: argparse.Namespace, *, enabled: bool) -> dict[str, Any]:
     """Some steps in float16, the pixels of one of them far too large; with the loss scaler of the arm, or without."""
     accelerator = ready_arm(options, arm=options.arm, amp_dtype="float16")
     settings: dict[str, Any] = {"enabled": enabled, "growth_interval": options.growth_interval}
-    scaler = type(accelerator.scaler)  # type: ignore[has-type]
+    scaler = type(accelerator.scaler)  # type: ignore[attr-defined]
     if scaler is torch.amp.GradScaler:
         settings["device"] = accelerator.device_type
     accelerator.scaler = scaler(**settings)  # type: ignore[attr-defined]
