@@ -92,13 +92,6 @@ def test_a_browser_that_is_named_is_taken_or_refused(tmp_path: Path, monkeypatch
         find_chromium()
 
 
-def test_without_a_browser_the_tests_are_skipped_and_say_why(tmp_path: Path) -> None:
-    done = run_pytest(tmp_path, PATH=str(tmp_path))
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.splitlines()[-1].startswith("2 skipped")
-    assert "apt install chromium" in done.stdout
-
-
 def test_the_suite_as_it_is_run_says_why_it_skips(tmp_path: Path) -> None:
     """With the repository's own options and no others, as bash prepare.sh test calls pytest."""
     files = [str(TESTS / f"test_browser_{name}.py") for name in ("notebook", "panel")]

@@ -17,7 +17,7 @@ from resnet_acc.config import RunConfig
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FIRST = ROOT / "notebooks" / "01_resnet50.ipynb"
-OWN_PARAMETERS = {"preset", "arms", "processes", "repeats"}
+CHINESE = r"[\u4e00-\u9fff]"
 TINY = {"preset": "quick", "max_steps": 8, "batch_size": 8}
 
 
@@ -40,9 +40,27 @@ def test_notebook_is_stripped_and_asks_for_the_environments_kernel(path: Path) -
     nbformat.validate(notebook)
     assert notebook.metadata.kernelspec.name == "python3"
     assert all(not cell.outputs and cell.execution_count is None for cell in code_cells(path))
-    title = notebook.cells[0].source.splitlines()[0]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_opens_in_both_languages_and_ends_with_an_exercise(path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    title, english, chinese = [part for part in cells[0].source.split("\n\n") if part.strip()][:3]
     assert title.startswith("# ")
-    assert re.search(r"[\u4e00-\u9fff]", title)
+    assert re.search(CHINESE, title)
+    assert not re.search(CHINESE, english)
+    assert len(re.findall(CHINESE, chinese)) > 20
+    opening = "\n".join(cell.source for cell in cells[:3])
+    assert "What you will learn" in opening
+    (duration,) = [line for line in opening.splitlines() if line.startswith("How long it takes")]
+    assert re.search(r"minute.*CPU|CPU.*minute", duration)
+    assert "GPU" in duration
+    ending = cells[-1].source
+    assert cells[-1].cell_type == "markdown"
+    assert "Exercise" in ending.splitlines()[0]
+    question, _, answer = ending.partition("<details>")
+    assert len(question) > 100
+    assert len(answer.partition("</summary>")[2]) > 100
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -64,12 +82,32 @@ def test_notebook_imports_and_never_defines_or_trains(path: Path) -> None:
 def test_parameters_are_literals_with_a_comment_each(path: Path) -> None:
     lines = parameters_cell(path).splitlines()
     assert lines[0].startswith("# Parameters ")
-    fields = {spec.name for spec in dataclasses.fields(RunConfig)}
+    known = {spec.name for spec in dataclasses.fields(RunConfig)} | words_that_its_imports_read(path)
     for line in lines[1:]:
         name, _, value = line.partition(" = ")
         ast.literal_eval(value)
         assert re.search(r"  # \S", line), line
-        assert name in fields | OWN_PARAMETERS, f"nothing reads {name}"
+        assert name in known, f"nothing reads {name}"
+
+
+def words_that_its_imports_read(path: Path) -> set[str]:
+    """Texts in the modules (with their packages) that a notebook imports, and names in its code cells."""
+    found: set[str] = set()
+    sources = [cell.source for cell in code_cells(path) if "parameters" not in cell.metadata.get("tags", [])]
+    for source in list(sources):
+        for node in ast.walk(ast.parse(source)):
+            found |= {node.id} if isinstance(node, ast.Name) else set()
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("resnet_acc."):
+                place = ROOT / "src" / (node.module or "").replace(".", "/")
+                files = place.glob("*.py") if place.is_dir() else [place.with_suffix(".py")]
+                sources += [file.read_text() for file in files]
+    for source in sources:
+        found |= {
+            node.value
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+    return found
 
 
 def run_notebook(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, **parameters) -> nbformat.NotebookNode:

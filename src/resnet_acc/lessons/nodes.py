@@ -77,7 +77,7 @@ def launch_nodes(
 ) -> list[Path]:
     """Run one job whose machines are all this one, each a launcher of its own, and return each machine's run folder.
 
-    Machine 0's comes first, and its records hold the images of all. Every launcher's command is printed, and is what is run.
+    Machine 0's comes first, and its records hold the images of all. The commands printed are the commands run.
 
     Args:
         gpus: for each machine the GPUs that it may use, by their numbers; none on a CPU.

@@ -138,7 +138,9 @@ class Scaling:
         config = self.config
         arm = config.arm if config.arm in EAGER_ARMS else "eager"
         if arm != config.arm:
-            print(f"arm {config.arm} sends its gradients by a way of its own, which this does not measure: {arm} instead")
+            print(
+                f"arm {config.arm} sends its gradients by a way of its own, which this does not measure: {arm} instead"
+            )
         arguments = [
             f"--arm={arm}",
             f"--model={config.model}",
