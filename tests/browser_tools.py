@@ -274,6 +274,9 @@ class Lab:
     def run_code(self, source: str) -> None:
         """Run a new cell at the notebook's end, by the keyboard."""
         self.page.locator(".jp-Notebook-footer").click()
+        self.page.locator(".jp-Cell.jp-mod-active:focus-within, .jp-Cell.jp-mod-active:focus").first.wait_for()
+        self.page.keyboard.press("Enter")
+        self.page.locator(".jp-Cell.jp-mod-active .cm-content:focus").wait_for()
         self.page.keyboard.insert_text(source)
         self.page.keyboard.press("Control+Enter")
 

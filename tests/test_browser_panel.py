@@ -9,7 +9,8 @@ from browser_tools import Lab
 from launch_tools import processes_with, read_status, run_folders, wait_for
 from synthetic_runs import write_run
 
-from resnet_acc.config import RunConfig
+from resnet_acc.config import ARMS, RunConfig
+from resnet_acc.panel.choices import PRECISIONS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
@@ -31,13 +32,25 @@ def picture_of(view: "Locator") -> str:
     """What is drawn, once it is drawn."""
     curves = view.locator("img.ra-curves")
     wait_for(lambda: curves.is_visible() and curves.evaluate("image => image.naturalWidth") > 300)
-    return curves.evaluate("image => image.src")
+    return str(curves.evaluate("image => image.src"))
 
 
 def wait_for_later_steps(view: "Locator") -> None:
     """Until progress and curves have moved on by themselves."""
     step, picture = step_of(view), picture_of(view)
     wait_for(lambda: step_of(view) > step and picture_of(view) != picture)
+
+
+def what_cannot_be_chosen_says_why(panel: "Locator") -> None:
+    """Whatever this machine can run: each choice is there to be taken, or a reason stands in its place."""
+    offered = panel.locator(".ra-precision button").all_inner_texts()
+    reasons = panel.locator(".ra-reason").all_inner_texts()
+    for label in (precision.label for precision in PRECISIONS):
+        refused = any(reason.startswith(f"{label} cannot be chosen: ") for reason in reasons)
+        assert (label in offered) != refused
+    for arm in ARMS:
+        row = panel.locator(".widget-hbox").filter(has=panel.page.locator(f".ra-arm-{arm}"))
+        assert row.locator("input").is_enabled() != ("cannot run: " in row.inner_text())
 
 
 def has_ended(lab: Lab, run_dir: Path) -> None:
@@ -58,6 +71,7 @@ def test_a_run_is_started_watched_found_again_and_stopped(lab: Lab) -> None:
     lab.wait_for_cells()
     assert lab.errors.all_text_contents() == []
     assert not panel.locator("button.ra-stop").is_enabled()
+    what_cannot_be_chosen_says_why(panel)
 
     start.dblclick()
     panel.locator(".ra-said", has_text=re.compile("not started")).wait_for()

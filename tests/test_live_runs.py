@@ -29,8 +29,8 @@ from synthetic_runs import write_run
 
 from resnet_acc.config import RunConfig
 from resnet_acc.files import write_json
-from resnet_acc.launch import live_job, progress
-from resnet_acc.launch.live import LiveRun, Snapshot, attach, start
+from resnet_acc.launch import live_job, preflight, progress
+from resnet_acc.launch.live import LiveRun, Snapshot, attach, find_running, start
 from resnet_acc.launch.live_command import command_arguments
 from resnet_acc.launch.live_find import list_runs
 from resnet_acc.launch.live_ranks import MOST_POINTS, RunProgress
@@ -58,9 +58,8 @@ def _own_folder_and_fake_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")])))
     monkeypatch.setenv("RESNET_ACC_TRAINER", "fake_trainer")
     yield
-    for listed in list_runs(tmp_path / "out"):
-        if listed.is_running:
-            attach(listed.run_dir).stop()
+    for run in find_running(tmp_path / "out"):
+        run.stop()
 
 
 @pytest.fixture
@@ -176,8 +175,13 @@ def test_stop_where_the_launcher_ignores_the_interrupt_and_nobody_marks_the_run(
 @pytest.mark.usefixtures("_long")
 def test_stop_before_the_run_has_a_folder(tmp_path: Path) -> None:
     run = start(config(tmp_path))
-    ended = run.stop()
+    other = attach(None, str(tmp_path / "out"))  # as from another kernel: what has no folder yet is found all the same
+    assert (run.run_dir, other.snapshot().status) == (None, "starting")
+    assert find_running(tmp_path) == []
+    ended = other.stop()
     assert (ended.status, ended.ended) == ("interrupted", True)
+    assert run.snapshot().ended
+    assert find_running(tmp_path / "out") == []
     assert not [listed for listed in list_runs(tmp_path / "out") if listed.is_running]
     assert not start(config(tmp_path)).already_running
 
@@ -353,9 +357,16 @@ def test_another_processs_number_is_not_taken_for_the_launcher(tmp_path: Path) -
     elsewhere = {"pid": mine.pid, "pid_create_time": mine.create_time(), "host": "another-machine"}
     run_dir = write_run(tmp_path / "out", RunConfig(seed=1, kernel_opt=True), [0.1], status="running")
     write_json(run_dir / "status.json", {"status": "running", "run_id": run_dir.name, **elsewhere})
+    there = attach(run_dir)
+    assert (there.snapshot().status, there.snapshot().host) == ("running", "another-machine")
     with pytest.raises(ValueError, match="runs on another-machine"):
-        attach(run_dir).stop()
-    (run_dir / "status.json").unlink()
+        there.stop()
+    assert find_running(tmp_path / "out") == []
+    # Its status may be a dead machine's: the same configuration is started here all the same.
+    write_json(run_dir / "config.json", preflight.resolve(config(tmp_path)).to_json())
+    mine_too = start(config(tmp_path))
+    assert not mine_too.already_running
+    mine_too.stop()
 
 
 def test_an_end_written_between_two_looks_is_no_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

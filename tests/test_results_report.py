@@ -5,11 +5,14 @@ import json
 import math
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic_runs import write_run
 from test_parser import config_of
+from typer.testing import CliRunner
 
+from resnet_acc import cli
 from resnet_acc.config import ARMS
 from resnet_acc.files import write_json
 from resnet_acc.results.report import write_comparison, write_report
@@ -236,3 +239,66 @@ def test_losses_that_part_are_said_with_their_step(tmp_path: Path) -> None:
 
 def test_no_finished_run_is_said() -> None:
     assert "Nothing was measured" in verdict([])
+
+
+def invoke(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def test_report_takes_any_set_of_runs_once_each(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    write_four(output)
+    bad = {"reason": "out of memory", "failed_rank": 0}
+    run_dir = write_run(output, config_of(), [0.1] * 5, run_id="bad", status="failed", status_values=bad)
+    half = run_dir.parent / "half"
+    half.mkdir()
+    done = invoke("report", output / "*" / "*" / "eager_x1", run_dir, "r1", "--output", output, "--to", tmp_path / "to")
+    assert done.exit_code == 2
+    assert "'r1' could be 4 runs" in done.output
+    given = (output / "*" / "*" / "eager_x1", run_dir, output / "*" / "*" / "kernel_x1" / "r1")
+    done = invoke("report", *given, "--to", tmp_path / "to")
+    assert done.exit_code == 0, done.output
+    assert "not in the results: eager, 1 process, run bad (failed): rank 0: out of memory" in done.output
+    summary = json.loads((tmp_path / "to" / "summary.json").read_text())
+    assert [(row["arm"], row["runs"]) for row in summary["rows"]] == [("eager", 3), ("kernel", 1)]
+    assert "out of memory" in Page(tmp_path / "to" / "report.html").text
+    done = invoke("report", "--output", output)
+    assert done.exit_code == 0, done.output
+    assert f"report: {output / 'reports' / 'report.html'}" in done.output
+    assert f"{half} (left out): it holds no config.json" in done.output
+
+
+def test_a_comparison_and_runs_make_one_report_or_each_its_own(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    write_four(output)
+    first = find_runs(output)[0]
+    folder = output / "comparisons" / "c1"
+    folder.mkdir(parents=True)
+    entry = {"run_dir": str(first.relative_to(output)), "arm": "eager", "nproc": 1, "status": "finished"}
+    skipped = [{"arm": "torchacc", "nproc": 2, "reason": "no torch_xla; install it"}]
+    write_json(folder / "comparison.json", {"schema": 1, "id": "c1", "runs": [entry], "skipped": skipped})
+    done = invoke("report", "c1", first.parent, "--output", output, "--to", tmp_path / "to")
+    assert done.exit_code == 0, done.output
+    assert "torchacc, 2 processes (skipped): no torch_xla" in done.output
+    summary = json.loads((tmp_path / "to" / "summary.json").read_text())
+    assert [(row["arm"], row["runs"]) for row in summary["rows"]] == [("eager", 3)]
+    assert not (folder / "report.html").exists()
+    done = invoke("report", "c1", first, "--output", output)
+    assert done.output.count("report: ") == 2
+    assert (folder / "report.html").is_file()
+    assert (output / "reports" / "report.html").is_file()
+
+
+def test_a_page_of_very_many_runs_stays_small_and_says_what_it_left_out(tmp_path: Path) -> None:
+    good = write_run(tmp_path / "output", config_of(), [0.1] * 5)
+    told = {"reason": "r" * 4_000, "last_lines": ["<&>" * 1_000] * 3, "failed_rank": 0}
+    bad = write_run(tmp_path / "output", config_of(), [], run_id="bad", status="failed", status_values=told)
+    report = write_report([good] + [bad] * 400, tmp_path / "report", "Many")
+    page = Page(report.html)
+    assert report.html.stat().st_size < 3_000_000
+    assert "Left out, so that this page stays small" in page.text
+    assert "left out: 100 of 400 entries" in page.text or "left out: 340 of 400 entries" in page.text
+    assert "640.0 [" in page.text
+    assert len(json.loads((tmp_path / "report" / "summary.json").read_text())["left_out"]) == 400
+    small = Page(write_report([good], tmp_path / "small", "One").html)
+    assert "Left out" not in small.text

@@ -63,6 +63,25 @@ def test_a_failed_run_costs_the_others_nothing_and_fails_the_report(
     assert "eager: 160.0" in walk.verdict()
 
 
+def test_break_even_use_of_the_card_and_verdict_come_from_the_runs(walk: Walkthrough) -> None:
+    assert walk.break_even().empty
+    assert "Nothing was measured" in walk.verdict()
+    walk.arms = ("eager", "torchacc")
+    for arm in ("eager", "torchacc"):
+        walk.launch(arm, 1)
+    table = walk.break_even()
+    assert list(zip(table["arm"], table["against"], strict=True)) == [("torchacc", "eager")]
+    assert table.loc[0, "break-even steps"] == "~never"  # both take 0.1 s a step: no gain, and none shown
+    used = walk.mfu()
+    assert used["arm"].tolist() == ["eager", "torchacc"]
+    assert used["GFLOP per image"].tolist() == ["24.00", "24.00"]
+    assert all("CPU" in reason for reason in used["why not"])
+    text = walk.verdict()
+    assert "In short: resnet18" in text
+    assert "show no gain over it" in text
+    assert "Measured on a CPU" in text
+
+
 def test_process_counts_follow_the_devices_or_the_reader(walk: Walkthrough, tmp_path: Path) -> None:
     assert walk.process_counts == [1, 2]
     values = {"preset": "quick", "arms": "eager", "repeats": 1, "output": str(tmp_path)}

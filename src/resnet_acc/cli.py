@@ -1,4 +1,4 @@
-"""resnet-acc launch | compare | plot | report | data | doctor"""
+"""resnet-acc launch | compare | plot | report | export | notebooks | data | doctor"""
 
 import argparse
 import json
@@ -30,6 +30,16 @@ app.add_typer(notebooks_app, name="notebooks")
 # All arguments go to the parser of launch_single_task, --help included: one place knows the options of a run.
 _FORWARD: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 Paths = Annotated[list[Path] | None, typer.Argument(help="output folder, or runs' folders (none: the default output)")]
+
+Chosen = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RUN]...",
+        help="a run's folder or id, a comparison's, an output folder or one within it, or a pattern (none: --output)",
+        show_default=False,
+    ),
+]
+Output = Annotated[str, typer.Option(help="folder below which ids are looked for")]
 
 
 def main() -> None:
@@ -103,25 +113,47 @@ def _whole(name: str, text: str) -> int:
 
 @app.command()
 def report(
-    paths: Paths = None,
-    to: Annotated[Path | None, typer.Option(help="folder for the report (none: reports/ beside the runs)")] = None,
+    given: Chosen = None,
+    to: Annotated[
+        Path | None, typer.Option(help="folder for one report (none: reports/ beside the runs)")
+    ] = None,
     title: Annotated[str, typer.Option(help="title of the report")] = "ResNet training",
+    output: Output = "output",
 ) -> None:
-    """Write an HTML report, a table and figures of runs, or of a comparison's folder."""
+    """Write an HTML report, a table and figures of any set of runs.
+
+    A comparison that is given without --to gets its report in its own folder.
+    """
 
     def write() -> int:
-        from resnet_acc.results.report import write_comparison, write_report
+        from resnet_acc.results.commands import write_reports
 
-        given = _paths(paths)
-        runs = []
-        for path in given:
-            if (path / "comparison.json").is_file():
-                _print_report(write_comparison(path))
-            else:
-                runs += _runs_below(path)
-        if runs:
-            beside = given[0].parents[3] if _is_run(given[0]) else given[0]  # <output>/<model>/<tag>/<suffix>/<run>
-            _print_report(write_report(runs, to or beside / "reports", title))
+        for line in write_reports(given or [], output, to, title):
+            print(line)
+        return 0
+
+    launch_single_task.exit_quietly(launch_single_task.run_command(write))
+
+
+@app.command()
+def export(
+    given: Chosen = None,
+    to: Annotated[Path | None, typer.Option(metavar="FOLDER", help="where to write it (must be given)")] = None,
+    kind: Annotated[str, typer.Option("--format", metavar="FORMAT", help="csv, parquet or tensorboard")] = "csv",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace what an earlier export left there")] = False,
+    output: Output = "output",
+) -> None:
+    """Write runs as tables (csv, parquet) or as TensorBoard's event files.
+
+    Tables: runs (one row each), steps (a row for each step record of each rank) and validations. What did not finish is
+    in it too: see the columns status and is_result. TensorBoard: a folder for each rank of each run.
+    """
+
+    def write() -> int:
+        from resnet_acc.results.commands import write_export
+
+        for line in write_export(given or [], output, to, kind, overwrite=overwrite):
+            print(line)
         return 0
 
     launch_single_task.exit_quietly(launch_single_task.run_command(write))
@@ -169,19 +201,6 @@ def _paths(paths: list[Path] | None) -> list[Path]:
         if not path.is_dir():
             raise ValueError(f"{path} is no folder; give an output folder or a run's folder")
     return [path.resolve() for path in given]
-
-
-def _is_run(path: Path) -> bool:
-    return (path / "status.json").is_file() or (path / "0" / "log").is_file()
-
-
-def _runs_below(path: Path) -> list[Path]:
-    from resnet_acc.results.runs import find_runs
-
-    runs = [path] if _is_run(path) else list(find_runs(path))
-    if not runs:
-        raise ValueError(f"{path} holds no runs; start one with: resnet-acc launch")
-    return runs
 
 
 def _print_report(written: Any) -> None:

@@ -114,6 +114,7 @@ def describe_environment(environment: dict[str, Any], checked: Preflight) -> dic
         "host": socket.gethostname(),
         "cpu_model": machine.cpu_model(),
         "num_cores": machine.num_cores(),
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS") or None,  # None: a rank's share of the cores
         "memory_gib": round(machine.memory_gib(), 2),
         **{f"{name}_version": environment[name] for name in names},
         "cuda_runtime": cuda["runtime"],

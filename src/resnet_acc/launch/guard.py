@@ -2,6 +2,7 @@
 
 A rank asks Linux to be killed with its parent, but only once torch is imported, and what a rank started has asked for
 nothing. python -m resnet_acc.launch.guard RUN_DIR: the launcher holds the other end of stdin, and says DONE at its end.
+A notebook's script has such a guard too; its folder holds no status.
 """
 
 import contextlib
@@ -53,6 +54,8 @@ def main() -> None:
         return
     processes.end_processes(run_dir.name, set())
     path = run_dir / "status.json"
+    if not path.is_file():
+        return
     status = json.loads(path.read_text(encoding="utf-8"))
     if status.get("status") == "running":
         reason = "its launcher was killed, and the run was ended with it"

@@ -8,7 +8,6 @@ run.stop()                                 # returns when nothing of it lives
 
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,14 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from resnet_acc.config import RunConfig
-from resnet_acc.launch import live_stop, preflight, processes
+from resnet_acc.launch import live_stop, preflight
 from resnet_acc.launch.failure import clean_lines, read_tail
 from resnet_acc.launch.live_command import command_arguments
-from resnet_acc.launch.live_find import find_run, list_runs
-from resnet_acc.launch.live_job import Job, find_job, start_job
+from resnet_acc.launch.live_find import find_run, list_runs, output_folder
+from resnet_acc.launch.live_job import Job, running_jobs, start_job
 from resnet_acc.launch.live_ranks import RankState, RunProgress
 from resnet_acc.launch.live_screen import Screen
 from resnet_acc.launch.progress import LineReader
@@ -42,7 +39,8 @@ class Snapshot:
 
     `status` is starting, running, one of ENDED, or unknown (a folder of another making). `steady_images_per_s` is that
     of all ranks over the timed windows so far. `part`: which run of how many, where several arms run in turn.
-    `ended`: its launcher is gone too, so that the same run can be started again.
+    `ended`: its launcher is gone too, so that the same run can be started again. `host`: the other machine that it runs
+    on, whose processes cannot be seen from here; None of this one.
     """
 
     status: str
@@ -58,6 +56,7 @@ class Snapshot:
     warnings: tuple[str, ...] = ()
     part: tuple[int, int] | None = None
     ended: bool = False
+    host: str | None = None
 
     @property
     def name(self) -> str:
@@ -74,7 +73,8 @@ class Snapshot:
         elif self.status == "finished":
             rate = self.steady_images_per_s
             said = f"{rate:,.1f} images/s after warm-up" if rate is not None else "n/a (0 steps after warm-up)"
-        head = f"{self.name} {self.status}".strip() + of
+        where = f" on {self.host}" if self.host else ""
+        head = f"{self.name} {self.status}".strip() + where + of
         return f"{head}: {said}" if said else head
 
 
@@ -98,6 +98,12 @@ class LiveRun:
         with self._lock:
             self._look()
             return self._run_dir
+
+    @property
+    def name(self) -> str:
+        """Its id; before there is one, the number of its launcher."""
+        run_dir = self.run_dir
+        return run_dir.name if run_dir is not None else f"of process {self._job.pid if self._job else None}"
 
     @property
     def is_batch(self) -> bool:
@@ -161,6 +167,7 @@ class LiveRun:
             warnings=tuple(status.warnings),
             part=self._screen.part if self._screen is not None else None,
             ended=gone and name != "running",
+            host=status.host if name == "running" and gone and not status.is_running_here else None,
         )
 
     def _batch_status(self, name: str, reason: str | None, gone: bool) -> tuple[str, str | None]:
@@ -212,26 +219,12 @@ class LiveRun:
             self._look()
             self._asked_to_stop = True
             run_dir = self._run_dir
-        launcher = self._job.process if self._job is not None else _launcher_of(run_dir)
+        launcher = self._job.process if self._job is not None else live_stop.launcher_of(run_dir)
         live_stop.end_run(launcher, run_dir)
         later = self.run_dir
         if later != run_dir:  # it made its folder between the look and the interrupt
             live_stop.end_run(None, later)
         return self.snapshot()
-
-
-def _launcher_of(run_dir: Path | None) -> psutil.Process | None:
-    """The launcher that status.json names, while the run is its."""
-    values = read_json(run_dir / "status.json") if run_dir is not None else None
-    if values is None or values.get("status") != "running":
-        return None
-    host, here = values.get("host"), socket.gethostname()
-    if host not in (None, here):
-        raise ValueError(f"run {values.get('run_id')} runs on {host}, and this is {here}; stop it there")
-    pid, created = values.get("pid"), values.get("pid_create_time")
-    if not isinstance(pid, int) or not isinstance(created, int | float):
-        return None
-    return processes.find_process(pid, created)
 
 
 def start(config: RunConfig, arms: Sequence[str] = (), *, environment: dict[str, Any] | None = None) -> LiveRun:
@@ -272,10 +265,27 @@ def attach(run: "str | os.PathLike[str] | LiveRun | None" = None, output: str = 
     """
     if isinstance(run, LiveRun):
         return run
+    if run is None and (going := find_running(output)):
+        return going[0]
     run_dir = find_run(run, output)
-    values = read_json(run_dir / "status.json") or {}
-    job = find_job(values.get("pid"), values.get("pid_create_time")) if values.get("status") == "running" else None
-    return LiveRun(job, run_dir, already_running=True)
+    launcher = live_stop.launcher_of(run_dir) if read_status(run_dir).is_running_here else None
+    jobs = running_jobs() if launcher is not None else []
+    return LiveRun(next((job for job in jobs if job.process == launcher), None), run_dir, already_running=True)
+
+
+def find_running(output: str | os.PathLike[str] = RunConfig.output) -> list[LiveRun]:
+    """All that goes on below an output folder on this machine, the newest first; what has no folder yet before that."""
+    folder = output_folder(output)
+    jobs = [job for job in running_jobs() if _output_of(job) == folder]
+    going = [LiveRun(job, already_running=True) for job in jobs]
+    shown = {run.run_dir for run in going}
+    listed = [each.run_dir for each in list_runs(folder) if each.is_running_here and each.run_dir not in shown]
+    return going + [LiveRun(run_dir=run_dir, already_running=True) for run_dir in listed]
+
+
+def _output_of(job: Job) -> Path:
+    named = [text.partition("=")[2] for text in job.arguments if text.startswith("--output=")]
+    return output_folder(named[-1] if named else RunConfig.output)
 
 
 def _has_ended(job: Job) -> bool:
@@ -287,6 +297,6 @@ def _has_ended(job: Job) -> bool:
 def _same_running(config: RunConfig) -> Path | None:
     wanted = config.to_json()
     for listed in list_runs(config.output):
-        if listed.is_running and read_json(listed.run_dir / "config.json") == wanted:
+        if listed.is_running_here and read_json(listed.run_dir / "config.json") == wanted:
             return listed.run_dir
     return None

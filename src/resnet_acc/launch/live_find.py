@@ -22,8 +22,18 @@ class ListedRun:
 
     @property
     def is_running(self) -> bool:
-        """Whether its launcher is at work."""
+        """Whether its launcher is at work, as far as can be known of one on another machine."""
         return self.status.status == "running"
+
+    @property
+    def is_running_here(self) -> bool:
+        """Whether its launcher is at work on this machine."""
+        return self.status.is_running_here
+
+    @property
+    def state(self) -> str:
+        """The status, with the machine where it runs on another one."""
+        return f"running on {self.status.host}" if self.is_running and not self.is_running_here else self.status.status
 
     @property
     def run_id(self) -> str:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -83,15 +82,16 @@ def start_job(arguments: Sequence[str], identity: str, has_ended: Callable[[Job]
             time.sleep(0.05)
 
 
-def find_job(pid: Any, create_time: Any) -> Job | None:
-    """The launcher of that process, where start_job started it and it lives."""
+def running_jobs() -> list[Job]:
+    """All launchers that start_job started and that live, the newest first."""
+    found = []
     with contextlib.suppress(OSError, ValueError):
         for path in _folder().glob("*.lock"):
             with _opened(path) as lock:
                 job = _read(lock)
-            if job is not None and (job.pid, job.create_time) == (pid, create_time) and job.process is not None:
-                return job
-    return None
+            if job is not None and job.process is not None:
+                found.append(job)
+    return sorted(found, key=lambda job: job.create_time, reverse=True)
 
 
 def _folder() -> Path:

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -36,6 +37,24 @@ def end_run(launcher: psutil.Process | None, run_dir: Path | None) -> None:
     _Ending(launcher, run_dir.name if run_dir is not None else None).run()
     if run_dir is not None:
         _mark(run_dir)
+
+
+def launcher_of(run_dir: Path | None) -> psutil.Process | None:
+    """The launcher that status.json names, while the run is its.
+
+    Raises:
+        ValueError: it runs on another machine.
+    """
+    values = read_json(run_dir / "status.json") if run_dir is not None else None
+    if values is None or values.get("status") != "running":
+        return None
+    host, here = values.get("host"), socket.gethostname()
+    if host not in (None, here):
+        raise ValueError(f"run {values.get('run_id')} runs on {host}, and this is {here}; stop it there")
+    pid, created = values.get("pid"), values.get("pid_create_time")
+    if not isinstance(pid, int) or not isinstance(created, int | float):
+        return None
+    return processes.find_process(pid, created)
 
 
 class _Ending:

@@ -62,9 +62,9 @@ class Parameter:
 
     def _as_kind(self, value: Any) -> Any:
         kinds = self.kinds or ()
-        if isinstance(value, float) and int in kinds and float not in kinds:
-            if value.is_integer() and abs(value) <= _MAX_EXACT:
-                return int(value)
+        whole = isinstance(value, float) and value.is_integer() and abs(value) <= _MAX_EXACT
+        if whole and int in kinds and float not in kinds:
+            return int(value)
         if type(value) is int and float in kinds and int not in kinds:
             return float(value)
         if type(value) in kinds:

@@ -79,9 +79,10 @@ def accuracy_words(validations: list[dict[str, Any]], chance: float | None) -> s
         return "There are no validation images, so that nothing is known of the accuracy: put some into `val/<class>/`."
     last = validations[-1]
     estimate = accuracy_estimate(last["acc1"], last["images"])
+    epochs = last["epoch"] + 1
     words = (
-        f"After {last['epoch'] + 1} epochs {estimate.value:.1f} % of {last['images']} validation images are named "
-        f"right (95 % confidence interval {estimate.low:.1f} to {estimate.high:.1f})."
+        f"After {epochs} epoch{'s' if epochs > 1 else ''} {estimate.value:.1f} % of {last['images']} validation images "
+        f"are named right (95 % confidence interval {estimate.low:.1f} to {estimate.high:.1f})."
     )
     if chance is None or estimate.low is None or estimate.high is None:
         return words

@@ -1,7 +1,9 @@
 """What notebook 05 calls: the same training on more processes and more machines, and where the time goes."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +36,8 @@ class Scaling:
 
     Args:
         parameters: values of the notebook's parameter cell: preset, arm, processes, machines, address, repeats,
-            communication_repeats, earlier, and fields of RunConfig. None stands for the preset's own value, but for
-            amp_level on a CPU (O0).
+            threads, communication_repeats, earlier, and fields of RunConfig. None stands for the preset's own value,
+            but for amp_level on a CPU (O0).
 
     Raises:
         ValueError: a value is no good; the message names it and the mend.
@@ -46,9 +48,10 @@ class Scaling:
         processes, machines = values.pop("processes", None), values.pop("machines")
         self.address, self.earlier = values.pop("address"), values.pop("earlier")
         self.repeats, self.communication_repeats = values.pop("repeats"), values.pop("communication_repeats")
-        for name in ("repeats", "communication_repeats"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; give at least 1")
+        self.threads = values.pop("threads")
+        for name, least in (("repeats", 1), ("communication_repeats", 1), ("threads", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; give at least {least}")
         settings = resolve_settings(values, values.pop("preset"), values.pop("arm"), 1)
         self.config, self.environment, self.device = settings.config, settings.environment, settings.device
         gpus = xla_plugin.gpus(self.environment)["count"] if self.device == "cuda" else 0
@@ -76,17 +79,47 @@ class Scaling:
             f"- output: `{config.output}`",
         ]
         if self.device == "cpu":
-            lines.append(
-                "- **all processes share this machine's cores**: one process alone computes with all "
-                f"{self.num_devices} of them, and n processes with a part each. More processes are not more hardware "
-                "here, so that images/s in all can hardly grow; what you see is what sharing and averaging cost"
-            )
+            lines.append(f"- **all processes share this machine**: {self._sharing()}")
         return "\n".join(lines)
+
+    def _sharing(self) -> str:
+        cores, most = self.num_devices, self.process_counts[-1]
+        if self.threads and self.threads * most <= cores:
+            return (
+                f"each computes with {self.threads} of its {cores} cores, so that more processes are more cores, as "
+                "long as there are any; memory and caches they share, which real machines do not"
+            )
+        if self.threads:
+            return (
+                f"{most} processes of {self.threads} threads each are more than its {cores} cores, so that they wait "
+                "for each other; give fewer processes, or read the efficiency as the cost of sharing"
+            )
+        return (
+            f"one process alone computes with all {cores} cores, and n processes with a part each. More processes are "
+            "not more hardware here, so that images/s in all can hardly grow"
+        )
+
+    @contextlib.contextmanager
+    def _own_threads(self) -> Iterator[None]:
+        """On a CPU each process started meanwhile gets that many threads; the line printed does the same in a shell."""
+        if self.device != "cpu" or not self.threads:
+            yield
+            return
+        before = os.environ.get("OMP_NUM_THREADS")
+        os.environ["OMP_NUM_THREADS"] = str(self.threads)
+        print(f"$ export OMP_NUM_THREADS={self.threads}", flush=True)
+        try:
+            yield
+        finally:
+            os.environ.pop("OMP_NUM_THREADS")
+            if before is not None:
+                os.environ["OMP_NUM_THREADS"] = before
 
     def measure(self) -> "pd.DataFrame":
         """Train on each number of processes, by turns (1 2 4, 4 2 1, ...), and give the table."""
-        for _, count in interleaved(self.process_counts, self.repeats):
-            self._own.append(launch_cell(self.config.with_arm(self.config.arm, count)))
+        with self._own_threads():
+            for _, count in interleaved(self.process_counts, self.repeats):
+                self._own.append(launch_cell(self.config.with_arm(self.config.arm, count)))
         return self.table(PROCESSES)
 
     def machine_commands(self) -> str:
@@ -100,15 +133,19 @@ class Scaling:
         return "\n".join(lines)
 
     def measure_machines(self) -> "pd.DataFrame":
-        """Run the job as on several machines, all of which are this one, with one process each; and give the table."""
-        counts = [count for count in self.machine_counts if count > 1]
+        """Run the job as on several machines, all of which are this one, with one process each; and give the table.
+
+        One machine with one process is what measure() ran, where that was one of its counts.
+        """
+        counts = [count for count in self.machine_counts if count > 1 or 1 not in self.process_counts]
         if self.device == "cuda" and counts and counts[-1] > self.num_devices:
             print(f"passed over: {counts[-1]} machines need a GPU each, and there are {self.num_devices} here")
             counts = [count for count in counts if count <= self.num_devices]
         config = dataclasses.replace(self.config, nproc_per_node=1)
-        for _, count in interleaved(counts, self.repeats):
-            gpus = [[number] for number in range(count)] if self.device == "cuda" else []
-            self._own += launch_nodes(config, count, gpus=gpus)
+        with self._own_threads():
+            for _, count in interleaved(counts, self.repeats):
+                gpus = [[number] for number in range(count)] if self.device == "cuda" else []
+                self._own += launch_nodes(config, count, gpus=gpus) if count > 1 else [launch_cell(config)]
         return self.table(MACHINES)
 
     def runs(self) -> list[Run]:
@@ -138,9 +175,7 @@ class Scaling:
         config = self.config
         arm = config.arm if config.arm in EAGER_ARMS else "eager"
         if arm != config.arm:
-            print(
-                f"arm {config.arm} sends its gradients by a way of its own, which this does not measure: {arm} instead"
-            )
+            print(f"arm {config.arm} sends its gradients in a way of its own, which is not timed here: {arm} instead")
         arguments = [
             f"--arm={arm}",
             f"--model={config.model}",
@@ -151,9 +186,10 @@ class Scaling:
             f"--repeats={self.communication_repeats}",
         ]
         self.communications = []
-        for count in [count for count in self.process_counts if count > 1]:
-            result = run_script("resnet_acc.training.communication", arguments, nproc=count, timeout_s=900)
-            self.communications.append(communication_of(result))
+        with self._own_threads():
+            for count in [count for count in self.process_counts if count > 1]:
+                result = run_script("resnet_acc.training.communication", arguments, nproc=count, timeout_s=900)
+                self.communications.append(communication_of(result))
         return scaling_tables.communication_table(self.communications)
 
     def communication(self) -> str:

@@ -81,8 +81,10 @@ def _bars(
 
 
 def _finish(ax: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
+
     handles, labels = ax.get_legend_handles_labels()
     if handles:
         ax.legend(handles, labels, fontsize=8.5)
     if ax.get_xlabel():
-        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -29,8 +29,8 @@ def scaling_words(series: Sequence[Series], found: Sequence[Communication], devi
         lines.append(f"- {_share_words(found[-1])}")
     if series and min(point.num_runs for one in series for point in one.points) < MIN_RUNS:
         lines.append(
-            f"- With fewer than {MIN_RUNS} runs of a count the intervals come from windows within runs and miss how much "
-            f"runs differ: give `repeats = {MIN_RUNS}` or more before relying on them."
+            f"- With fewer than {MIN_RUNS} runs of a count the intervals come from windows within runs and miss how "
+            f"much runs differ: give `repeats = {MIN_RUNS}` or more before relying on them."
         )
     if device == "cpu":
         lines.append("- Measured on a CPU: it says nothing about GPUs.")
@@ -62,7 +62,7 @@ def _share_words(one: Communication) -> str:
     if low is None or high is None or one.share.value is None:
         return f"On {one.world_size} processes averaging gradients was timed once: give more `communication_repeats`."
     if low <= 0:
-        return f"On {one.world_size} processes these measurements do not show that averaging gradients makes a step longer."
+        return f"On {one.world_size} processes these measurements do not show that averaging gradients costs any time."
     return (
         f"On {one.world_size} processes {_percent(one.share)} of a step is there only because gradients are averaged; "
         "what else is lost, processes lose by sharing memory, cores or power."
@@ -83,8 +83,8 @@ def communication_words(found: Sequence[Communication], device: str) -> str:
         lines.append(f"- {_added_words(one)}")
     if device == "cpu":
         lines.append(
-            "- On CPUs gloo moves gradients through memory with the cores that compute: little of it can run beside the "
-            "backward pass for free. NCCL between GPUs uses NVLink or PCIe while the GPU computes."
+            "- On CPUs gloo moves gradients through memory with the cores that compute: little of it can run beside "
+            "the backward pass for free. NCCL between GPUs uses NVLink or PCIe while the GPU computes."
         )
     return "\n".join(lines)
 

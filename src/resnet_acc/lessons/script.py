@@ -16,9 +16,10 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from resnet_acc.launch import machine, notebook, processes
+from resnet_acc.launch import guard, machine, notebook, processes
 from resnet_acc.launch.failure import clean_lines, parse_report, signal_name
 from resnet_acc.launch.supervisor import clean_environment
 
@@ -80,8 +81,9 @@ def run_script(
     with tempfile.TemporaryDirectory(prefix="resnet_acc_", ignore_cleanup_errors=True) as folder:
         run_id = f"script-{uuid.uuid4().hex}"
         try:
-            process = notebook.start(command, _environment(nproc, folder, run_id) | given)
-            timed_out = _follow(process, run_id, timeout_s, lines)
+            with guard.guarded(Path(folder) / run_id):  # for a kernel that is killed
+                process = notebook.start(command, _environment(nproc, folder, run_id) | given)
+                timed_out = _follow(process, run_id, timeout_s, lines)
         except BaseException:
             processes.end_processes(run_id, None)
             raise

@@ -1,7 +1,7 @@
 """Runs one notebook with one parameter set: python -m resnet_acc.notebooks.worker TASK.json
 
-A process of its own, so that whatever a notebook does to it stays with it. SIGTERM, which it also gets when the batch is
-killed, stops the notebook: the running cell is interrupted, the kernel ends, and what was done is kept.
+A process of its own, so that whatever a notebook does to it stays with it. SIGTERM, which it also gets when the batch
+is killed, stops the notebook: the running cell is interrupted, the kernel ends, and what was done is kept.
 """
 
 import json

@@ -2,6 +2,7 @@
 
 import html
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from resnet_acc.launch.live_find import ListedRun, list_runs
 from resnet_acc.launch.supervisor import RunFailed
 from resnet_acc.panel import front_end
 from resnet_acc.panel.choices import Choices
+from resnet_acc.panel.curves import LiveFigure
 from resnet_acc.panel.tables import Comparison, compare_runs, ranks_table, runs_picture, runs_table
 
 if TYPE_CHECKING:
@@ -54,6 +56,14 @@ class Panel:
         return list_runs(self.output)
 
     @property
+    def newest(self) -> LiveRun | None:
+        """The run that goes on, whether or not it has a folder yet, else the newest one; None before the first."""
+        going = live.find_running(self.output)
+        if going or not (listed := self.runs):
+            return going[0] if going else None
+        return live.attach(listed[0].run_dir)
+
+    @property
     def finished(self) -> list[Path]:
         """Folders of those that finished, the newest first."""
         return [run.run_dir for run in self.runs if run.status.is_result]
@@ -63,15 +73,14 @@ class Panel:
         config = self.config
         lines = [
             f"- {config.model} at {config.image_size} px, {config.batch_size} images per process and step, "
-            f"AMP {config.amp_level}, data: {config.data}",
+            f"AMP {config.amp_level}, data: {_literally(config.data)}",
             f"- arms: {', '.join(self.arms)}; processes: {config.nproc_per_node}",
             f"- machine: {self.choices.machine}",
-            f"- output: `{self.output}`",
+            f"- output: {_literally(str(self.output))}",
         ]
         for option in self.choices.arms():
-            lines.append(
-                f"- `{option.label}`: {'can run' if option.reason is None else f'cannot run: {option.reason}'}"
-            )
+            said = "can run" if option.reason is None else f"cannot run: {_literally(option.reason)}"
+            lines.append(f"- `{option.label}`: {said}")
         return "\n".join(lines)
 
     def show(self) -> None:
@@ -91,9 +100,8 @@ class Panel:
         listed = self.runs
         table, runs = runs_table(listed, self.output)
         front_end.show(table.to_text(), table.to_html(), runs_picture(runs, "Runs"))
-        for run in listed:
-            if run.is_running:
-                show_run(live.attach(run.run_dir))
+        for run in live.find_running(self.output):
+            show_run(run)
 
     def start(self, wait: bool = False) -> LiveRun:
         """Start what the parameters ask for, by the command that is printed.
@@ -166,18 +174,24 @@ def attach(
 
 
 def show_run(run: LiveRun) -> None:
-    """A run as it stands now: one line, and a table of its ranks."""
+    """A run as it stands now: one line, a table of its ranks, and their curves."""
     snapshot = run.snapshot()
     table = ranks_table(snapshot)
     page = f"<p>{html.escape(snapshot.line)}</p>{table.to_html()}"
-    front_end.show(f"{snapshot.line}\n{table.to_text()}", page)
+    curves = LiveFigure().draw(snapshot.ranks) if any(rank.curve for rank in snapshot.ranks) else None
+    front_end.show(f"{snapshot.line}\n{table.to_text()}", page, curves)
+
+
+def _literally(text: str) -> str:
+    """A text in Markdown that stays as it is: a path may hold what is HTML or Markdown's own."""
+    return re.sub(r"[^\w\s/.,:;()=-]|\b_|_\b", lambda found: f"&#{ord(found[0])};", text)
 
 
 def _wait(run: LiveRun) -> None:
     try:
         ended = run.wait(echo=lambda line: print(line, flush=True))
     except KeyboardInterrupt:
-        name = run.run_dir.name if run.run_dir is not None else ""
+        name = run.run_dir.name if run.run_dir is not None else None
         print(f"waited no more; the run goes on: attach({name!r}) shows it, and .stop() ends it", flush=True)
         raise
     if ended.status != "finished":

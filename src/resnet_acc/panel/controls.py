@@ -59,7 +59,7 @@ class Controls:
         if not self._clicked.acquire(blocking=False):
             return
         try:
-            if self.view.is_live and self.view.live is not None:
+            if self.view.is_busy and self.view.live is not None:
                 self._say(f"not started: {self.view.live.snapshot().line}. Stop it first")
                 return
             run = live.start(self.form.config(), self.form.chosen_arms)
@@ -81,13 +81,13 @@ class Controls:
 
     def _find_running(self) -> None:
         """Show at once a run that goes on: from before a reload or a restart, or from a terminal."""
-        running = [run for run in self.runs.refresh() if run.is_running]
+        running = live.find_running(self._choices.output)
         if not running:
             return
-        self._watch_folder(running[0].run_dir)
-        others = ", ".join(run.run_id for run in running[1:])
+        self.watch(running[0])
+        others = ", ".join(run.name for run in running[1:])
         more = f"; so do {others}: mark one below and press Watch" if others else ""
-        self._say(f"Run {running[0].run_id} goes on, and is shown{more}.")
+        self._say(f"Run {running[0].name} goes on, and is shown{more}.")
 
     def _on_run_changed(self) -> None:
         self._allow_start()
@@ -95,7 +95,7 @@ class Controls:
 
     def _allow_start(self) -> None:
         """Two runs at once would slow each other down, so that neither measures anything."""
-        self.start.disabled = self.form_problem is not None or self.view.is_live
+        self.start.disabled = self.form_problem is not None or self.view.is_busy
 
     @property
     def form_problem(self) -> str | None:

@@ -120,4 +120,4 @@ def _label(run: ListedRun) -> str:
     reason = (
         f": {reason}" if reason and len(reason) <= _MOST_REASON else f": {reason[:_MOST_REASON]}..." if reason else ""
     )
-    return f"{run.run_id}  {run.suffix}  {run.model} {run.tag}  {run.status.status}{reason}"
+    return f"{run.run_id}  {run.suffix}  {run.model} {run.tag}  {run.state}{reason}"

@@ -98,7 +98,7 @@ def _run_row(listed: ListedRun, run: Run) -> tuple[str, ...]:
         run.arm or listed.suffix,
         "n/a" if run.world_size is None else str(run.world_size),
         f"{listed.model} {listed.tag}",
-        listed.status.status,
+        listed.state,
         _of(run.num_steps, total if isinstance(total, int) else None),
         f"{run.images_per_s:,.1f}" if run.images_per_s is not None else NOT_TIMED,
         _loss(losses[-1] if losses else None),

@@ -59,6 +59,11 @@ class RunView:
         """Whether the run that is shown goes on."""
         return self.live is not None and (self.snapshot is None or not self.snapshot.ended)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether the run that is shown keeps this machine busy; one on another machine does not."""
+        return self.is_live and (self.snapshot is None or self.snapshot.host is None)
+
     def watch(self, live: LiveRun) -> None:
         """Show a run from now on, in place of the one before."""
         self.close()
@@ -101,8 +106,9 @@ class RunView:
         while not leave.wait(POLL_SECONDS):
             try:
                 snapshot = live.snapshot()
-            except OSError as error:
+            except Exception as error:  # whatever it is, the next look may be better; a dead thread would show nothing
                 self.say(f"the run cannot be read: {error}")
+                self.snapshot = None
                 continue
             if leave.is_set():
                 return

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 FAR_OFF = 0.05
 """From this relative distance of a measured point on, the curve is said not to describe the points."""
 _LEAST_ERROR = 1e-6
+_LEAST_TIME = 1e-12
+_ABOUT_ZERO = 1e-3
 
 
 def amdahl_speedup(count: "float | np.ndarray", serial: float) -> Any:
@@ -76,6 +78,7 @@ def fit_amdahl(series: Series) -> AmdahlFit | None:
     Each point weighs by the standard error of its log rate, where all have one (stats.rate_estimate); points that lie
     farther from the curve than those errors explain widen the interval by the square root of chi-squared over the
     degrees of freedom. Without standard errors the scatter about the curve stands for them, which needs three counts.
+    A part below 0 whose interval contains 0 counts as 0.
     The interval is Student's t with the degrees of freedom of the point with the fewest units: rather too wide.
     """
     import numpy as np
@@ -92,16 +95,13 @@ def fit_amdahl(series: Series) -> AmdahlFit | None:
     weighted = all(error is not None for error in errors)
     sigma = np.array([max(error[0], _LEAST_ERROR) for error in errors if error]) if weighted else None
 
-    def log_rate(count: "np.ndarray", first: float, serial: float) -> "np.ndarray":
-        return first - np.log(np.maximum(serial + (1.0 - serial) / count, 1e-12))
-
     extra = len(points) - 2
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OptimizeWarning)  # no covariance from two points without errors: said below
         (first, serial), covariance = curve_fit(
-            log_rate, counts, logs, p0=_through_ends(counts, logs), sigma=sigma, absolute_sigma=weighted
+            _log_rate, counts, logs, _through_ends(counts, logs), sigma, absolute_sigma=weighted, jac=_slopes
         )
-    residuals = logs - log_rate(counts, first, serial)
+    residuals = logs - _log_rate(counts, first, serial)
     freedom = float(extra)
     if sigma is not None:
         freedom = float(min(error[1] for error in errors if error))
@@ -111,6 +111,9 @@ def fit_amdahl(series: Series) -> AmdahlFit | None:
     if known:
         half = _quantile(freedom) * math.sqrt(covariance[1][1])
         estimate = Estimate(float(serial), float(serial) - half, float(serial) + half)
+    if serial < 0 and _may_be_zero(estimate):
+        estimate = replace(estimate, value=0.0)
+        first = np.average(logs - np.log(counts), weights=None if sigma is None else sigma**-2)
     fit = AmdahlFit(
         counts=tuple(point.count for point in points),
         serial=estimate,
@@ -118,10 +121,29 @@ def fit_amdahl(series: Series) -> AmdahlFit | None:
         covariance=_pairs(covariance) if known else None,
         freedom=freedom,
         farthest=float(np.abs(np.expm1(residuals)).max()),
-        meaningless=_why_meaningless(series, float(serial)),
+        meaningless=_why_meaningless(series, estimate.value or 0.0),
         doubts=(),
     )
     return replace(fit, doubts=tuple(_doubts(series, fit)))
+
+
+def _log_rate(count: "np.ndarray", first: float, serial: float) -> "np.ndarray":
+    import numpy as np
+
+    return first - np.log(np.maximum(serial + (1.0 - serial) / count, _LEAST_TIME))
+
+
+def _slopes(count: "np.ndarray", first: float, serial: float) -> "np.ndarray":
+    """The derivatives of _log_rate; by finite differences they vanish near s = 0, where the step is a part of s."""
+    import numpy as np
+
+    time = np.maximum(serial + (1.0 - serial) / count, _LEAST_TIME)
+    return np.stack([np.ones_like(count), -(1.0 - 1.0 / count) / time], axis=1)
+
+
+def _may_be_zero(serial: Estimate) -> bool:
+    """Whether a part below 0 is one that the uncertainty explains: runs that scale perfectly lie on both sides of 0."""
+    return serial.high >= 0 if serial.high is not None else (serial.value or 0.0) > -_ABOUT_ZERO
 
 
 def _no_fit(series: Series, points: Sequence[Point]) -> AmdahlFit:
@@ -183,8 +205,10 @@ def _doubts(series: Series, fit: AmdahlFit) -> Iterable[str]:
     if 1 in fit.counts:
         alone = "one process averages no gradients" if series.axis == PROCESSES else "one machine uses no network"
         yield f"{alone}; from two on that is added, and may grow with the count, which the law does not know"
+    if series.device == "cpu" and not series.shared and series.axis == PROCESSES:
+        yield "the processes have cores of their own, but share memory and caches: it says nothing about GPUs"
     low = fit.serial.low
-    if low is not None and low <= 0 < (fit.serial.value or 0.0):
+    if low is not None and low <= 0:
         yield "the interval of the part contains 0, so that these runs show no limit"
     if min(point.num_runs for point in series.points) < MIN_RUNS:
         yield f"fewer than {MIN_RUNS} runs of a count: intervals that do not hold how much runs differ are too narrow"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Run", "find_runs", "intervals_table", "load_run", "runs_table", "walk_runs"]
 
 _NOT_MODELS = ("comparisons", "figures")
-_FLOATS = ("loss", "acc1", "acc5", "step_time_s", "data_time_s", "host_time_s", "peak_memory_gib", "lr", "loss_scale")
+FLOATS = ("loss", "acc1", "acc5", "step_time_s", "data_time_s", "host_time_s", "peak_memory_gib", "lr", "loss_scale")
 _COUNTS = ("epoch", "skipped_steps", "nonfinite_steps", "compilations")
 
 
@@ -153,7 +153,7 @@ def _fill(run: Run, records: Records) -> None:
         elif event == "validation":
             run.validations.append(record)
         elif event == "interval":
-            interval = _interval(record, run.global_batch_size)
+            interval = read_interval(record, run.global_batch_size)
             if interval is None:
                 run.unreadable_lines += 1
                 continue
@@ -167,7 +167,7 @@ def _fill(run: Run, records: Records) -> None:
 
 def _peaks(path: Path) -> list[float]:
     """Peak memory of another rank, as its intervals say."""
-    records = (_interval(r, None) for r in read_records(path).records if r["event"] == "interval")
+    records = (read_interval(r, None) for r in read_records(path).records if r["event"] == "interval")
     peaks = [i.peak_memory_gib for i in records if i is not None and 0 <= i.peak_memory_gib <= MAX_GIB]
     return [max(peaks)] if peaks else []
 
@@ -176,12 +176,12 @@ def _with_attempt(interval: Interval, attempts: Attempts) -> Interval:
     return replace(interval, attempt=attempts.see(interval.step))
 
 
-def _interval(record: dict[str, Any], global_batch_size: int | None) -> Interval | None:
+def read_interval(record: dict[str, Any], global_batch_size: int | None) -> Interval | None:
     """An interval from its record, or None where a number in it is none."""
     try:
         step = as_count(record.get("step"))
         steps = as_count(record.get("steps", 1), 1)
-        floats = {name: as_float(record.get(name)) for name in _FLOATS}
+        floats = {name: as_float(record.get(name)) for name in FLOATS}
         counts = {name: as_count(record.get(name) or 0) for name in _COUNTS}
         images, rate = as_float(record.get("images")), as_float(record.get("images_per_s"))
     except ValueError:
@@ -212,7 +212,7 @@ def intervals_table(runs: Iterable[Run]) -> "pd.DataFrame":
                     "warmup": interval.warmup,
                     "timed": id(interval) in timed,
                     "images": interval.images,
-                    **{name: getattr(interval, name) for name in _FLOATS},
+                    **{name: getattr(interval, name) for name in FLOATS},
                     "images_per_s": rate,
                     "images_per_s_per_rank": rate / run.world_size if run.world_size else math.nan,
                     **{name: getattr(interval, name) for name in _COUNTS[1:]},

@@ -52,7 +52,7 @@ class Point:
 class Series:
     """The same arm, model and settings on several counts of processes of one machine, or of machines.
 
-    `device` is the runs' device; `shared` says that all counts shared one machine's cores or devices.
+    `device` is the runs' device; `shared` says that all counts shared the same cores or devices.
     """
 
     model: str
@@ -100,7 +100,10 @@ def _series(
     smallest = min(groups)
     device = str(groups[smallest][0].params.get("device") or "")
     spanning = [run for count, group in groups.items() if count > 1 for run in group]
-    shared = device == "cpu" if axis == PROCESSES else any(on_one_machine(run, runs) for run in spanning)
+    if axis == PROCESSES:
+        shared = device == "cpu" and not _cores_of_their_own(itertools.chain.from_iterable(groups.values()))
+    else:
+        shared = any(on_one_machine(run, runs) for run in spanning)
     points = [
         Point(
             count=count,
@@ -113,6 +116,20 @@ def _series(
         for count in sorted(groups)
     ]
     return Series(*key, axis, per_machine, device, shared, tuple(points))
+
+
+def _cores_of_their_own(runs: Iterable[Run]) -> bool:
+    """Whether each process of each run had as many cores as in the others, and no two the same (OMP_NUM_THREADS)."""
+    given = set()
+    for run in runs:
+        values = (read_json(run.run_dir / "env.json") if run.run_dir is not None else None) or {}
+        threads, cores = str(values.get("omp_num_threads")), values.get("num_cores")
+        if not threads.isdecimal() or not isinstance(cores, int):
+            return False
+        if int(threads) * layout_of(run).nproc_per_node > cores:
+            return False
+        given.add(int(threads))
+    return len(given) == 1
 
 
 def efficiency_estimate(runs: Sequence[Run], count: int, baseline: Sequence[Run], base_count: int) -> Estimate:

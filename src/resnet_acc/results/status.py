@@ -22,6 +22,7 @@ class RunStatus:
     failed_rank: int | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    host: str | None = None
     last_lines: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -29,6 +30,11 @@ class RunStatus:
     def is_result(self) -> bool:
         """Whether the run may stand beside others: it finished, or nothing says that it did not."""
         return self.status == "finished" or (self.status == UNKNOWN and self.reason is None)
+
+    @property
+    def is_running_here(self) -> bool:
+        """Whether it runs, and on this machine: of another one's, nobody here knows whether it still lives."""
+        return self.status == "running" and self.host in (None, socket.gethostname())
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -63,6 +69,7 @@ def read_status(run_dir: Path) -> RunStatus:
         failed_rank=failed_rank if isinstance(failed_rank, int) else None,
         started_at=_number(values.get("started_at")),
         ended_at=_number(values.get("ended_at")),
+        host=_text(values.get("host")),
         last_lines=_texts(values.get("last_lines")),
         warnings=_texts(values.get("warnings")),
     )

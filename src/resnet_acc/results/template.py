@@ -23,6 +23,8 @@ dt { font-weight: 600; } dd { margin: 0 0 .4rem 1.2rem; }
 <body>
 <h1>{{ title }}</h1>
 <p>{{ summary }}</p>
+{% if cuts %}<p>Left out, so that this page stays small (summary.json beside it has every row and run):</p>
+<ul>{% for cut in cuts %}<li>{{ cut }}</li>{% endfor %}</ul>{% endif %}
 
 <h2>What was measured</h2>
 {% for heading, lines in sections %}<h3>{{ heading }}</h3>

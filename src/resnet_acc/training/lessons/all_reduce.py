@@ -28,11 +28,13 @@ SHOWN = 3
 
 def lesson(options: argparse.Namespace) -> dict[str, Any]:
     place = read_place()
+    if options.steps < 0:
+        raise ValueError(f"steps is {options.steps}; give 0 (no training) or more")
     accelerator = ready_arm(options, arm=options.arm)
     group = HostGroup()
     sums = gradient_sums(accelerator, batches(options, 1, rank=place.rank)[0], group)
-    runs = {}
-    for name in ("with", "without"):
+    runs: dict[str, list[dict[str, Any]]] = {"with": [], "without": []}
+    for name in runs if options.steps else ():
         accelerator.prepare(network(options))
         if name == "without":
             _leave_out_all_reduce(accelerator)
@@ -43,7 +45,7 @@ def lesson(options: argparse.Namespace) -> dict[str, Any]:
             say(f"rank {row['rank']}: own gradient {entries} ...; norm of all {row['local_norm']:.5f}")
         say(f"sum over the ranks:   {', '.join(f'{value:+.5f}' for value in sums['sum'])} ...")
         say(f"mean after the step:  {', '.join(f'{value:+.5f}' for value in sums['ranks'][0]['mean'])} ...")
-        for name, run in runs.items():
+        for name, run in runs.items() if options.steps else ():
             say(f"{name} all-reduce: after {options.steps} steps weights differ by up to {run[-1]['difference']:g}")
     result = {"arm": options.arm, "device": accelerator.device_type, "world_size": place.world_size, **sums}
     accelerator.teardown()
@@ -59,7 +61,8 @@ def gradient_sums(accelerator: Accelerator, batch: Batch, group: HostGroup) -> d
     gradients = [p.grad for p in accelerator.inner_model().parameters() if p.grad is not None]
     accelerator.finish()  # one graph for all gradients, where reading each would be one for each
     local = _flat(gradients)
-    accelerator._mean(gradients)  # type: ignore[attr-defined]
+    if group.world_size > 1:
+        accelerator._mean(gradients)  # type: ignore[attr-defined]
     accelerator.finish()
     mean = _flat(gradients)
     accelerator.optimizer.zero_grad()

@@ -79,7 +79,7 @@ def _products_in_graph(accelerator: Accelerator) -> dict[str, int]:
     accelerator.scaler.scale(accelerator.last_loss).backward()  # type: ignore[attr-defined]
     gradients = torchacc.xm._fetch_gradients(accelerator.optimizer)
     graph = parse_hlo(torchacc.torch_xla._XLAC._get_xla_tensors_hlo(gradients))
-    return dict(Counter(item.dtype for item in graph.instructions() if item.is_convolution or item.kind == "dot"))
+    return dict(Counter(item.dtype for item in graph.instructions() if item.is_product))
 
 
 def _under_torch_xla_autocast(accelerator: Accelerator) -> str:

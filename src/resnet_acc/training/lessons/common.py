@@ -20,6 +20,7 @@ from resnet_acc.config import RunConfig
 from resnet_acc.logger import COMPILER_VARIABLE
 from resnet_acc.training.accelerators import make_accelerator
 from resnet_acc.training.accelerators.base import Accelerator
+from resnet_acc.training.accelerators.pjrt.compile_cache import FOLDER_VARIABLE
 from resnet_acc.training.distributed import die_with_parent, read_place
 from resnet_acc.training.model import build_model
 
@@ -85,9 +86,9 @@ def prepare_environment(arm: str) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if device_type() == "cpu":
         os.environ["PJRT_DEVICE"] = "CPU"
-    elif arm == "torchacc":
-        # A cache of compiled graphs would leave nothing to count; one of our own has none of an earlier process.
-        os.environ["XLA_PERSISTENT_CACHE_PATH"] = str(scratch_folder())
+    # A cache of compiled graphs, torch-xla's or the plugin's, would leave nothing to count and no text to read.
+    os.environ.pop("XLA_PERSISTENT_CACHE_PATH", None)
+    os.environ[FOLDER_VARIABLE] = ""
     warnings.filterwarnings("ignore", message="Use torch_xla.* instead", category=DeprecationWarning)
 
 

@@ -18,6 +18,7 @@ _ASSIGNMENT = re.compile(r"^\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = ")
 _KIND = re.compile(r"\s*(?P<kind>[a-z][\w\-]*)\(")
 _CALLED = re.compile(r"\b(?:calls|to_apply|body|condition)=%?(?P<name>[\w.\-]+)")
 _TARGET = re.compile(r'custom_call_target="(?P<name>[^"]*)"')
+_LABELS = re.compile(r"dim_labels=(?P<left>\w+)_(?P<right>\w+)->")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,23 @@ class Instruction:
         """A convolution, or the library's call that one became."""
         target = _TARGET.search(self.line)
         return self.kind == "convolution" or (target is not None and "conv" in target["name"].lower())
+
+    @property
+    def is_product(self) -> bool:
+        """A convolution or a matrix product, as such or as a library's call."""
+        target = _TARGET.search(self.line)
+        called = target is not None and re.search("gemm|matmul|dot", target["name"].lower()) is not None
+        return self.is_convolution or self.kind == "dot" or called
+
+    @property
+    def is_backward(self) -> bool:
+        """A traced convolution of the backward pass: batch and channels are swapped in its left operand for a weight's
+        gradient, and a kernel's input channels come after its output channels at the end for an input's.
+
+        Those are the layouts of XLA's conv_grad_size_util and torch-xla's BuildConvBackwardInput and ...Weight.
+        """
+        labels = _LABELS.search(self.line)
+        return labels is not None and (labels["left"].startswith("fb") or labels["right"].endswith("oi"))
 
     @property
     def dtype(self) -> str:
