@@ -114,9 +114,7 @@ def _whole(name: str, text: str) -> int:
 @app.command()
 def report(
     given: Chosen = None,
-    to: Annotated[
-        Path | None, typer.Option(help="folder for one report (none: reports/ beside the runs)")
-    ] = None,
+    to: Annotated[Path | None, typer.Option(help="folder for one report (none: reports/ beside the runs)")] = None,
     title: Annotated[str, typer.Option(help="title of the report")] = "ResNet training",
     output: Output = "output",
 ) -> None:

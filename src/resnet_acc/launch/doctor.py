@@ -88,7 +88,9 @@ def page(report: dict[str, Any], width: int | None = None) -> list[str]:
     lines.append("")
     for entry in report["arms"]:
         state = OK if entry["can_run"] else CANNOT if entry["arm"] in report["asked"] else WARN
-        told = f"can run on {entry['device']}" if entry["can_run"] else f"cannot run on {entry['device']}: {entry['why']}"
+        told = (
+            f"can run on {entry['device']}" if entry["can_run"] else f"cannot run on {entry['device']}: {entry['why']}"
+        )
         lines += _wrapped(f"{entry['arm']:<{_LABEL}}{state:<{_STATE}}", told, columns)
     asked = ", ".join(report["asked"])
     ending = "can run here" if exit_status(report) == 0 else "cannot run here as things are: see the lines with cannot"

@@ -64,8 +64,6 @@ def software_checks(environment: dict[str, Any], device: str, asked: list[str]) 
 def _python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     value = f"{version} at {sys.executable}"
-    if sys.version_info < (3, 10):
-        return Check("Python", CANNOT, value, "use Python 3.10 or newer")
     return Check("Python", OK, value)
 
 
@@ -126,9 +124,11 @@ def _cuda(environment: dict[str, Any], device: str, asked: list[str]) -> Check:
     why = errors.get("cuda") or errors.get("torch") or "torch sees no GPU"
     if xla_plugin.only_for_xla(environment):
         mend = "install a torch for CUDA for the other arms; torchacc can use them through the XLA plugin"
-        return judged("CUDA", f"{value}; {why}", mend, ("eager", "kernel", "inductor"), asked if device == "cuda" else ())
+        concerned = asked if device == "cuda" else ()
+        return judged("CUDA", f"{value}; {why}", mend, ("eager", "kernel", "inductor"), concerned)
     if device == "cuda":
-        return Check("CUDA", CANNOT, f"{value}; {why}", "use --device=cpu, or a machine with an NVIDIA GPU and its driver")
+        mend = "use --device=cpu, or a machine with an NVIDIA GPU and its driver"
+        return Check("CUDA", CANNOT, f"{value}; {why}", mend)
     return Check("CUDA", OK, f"{value}; {why}: trains on the {'TPU' if device == 'tpu' else 'CPU'}")
 
 

@@ -87,7 +87,8 @@ def shared_memory(free: float | None) -> Check:
         return Check("/dev/shm", WARN, "there is none", "use --workers=0, or give the container --shm-size=8g")
     value = f"{free:.2f} GiB free"
     if free < SMALL_SHM_GIB:
-        return Check("/dev/shm", WARN, value, "small for loader processes: --shm-size=8g for the container, or --workers=0")
+        mend = "small for loader processes: --shm-size=8g for the container, or --workers=0"
+        return Check("/dev/shm", WARN, value, mend)
     return Check("/dev/shm", OK, value)
 
 

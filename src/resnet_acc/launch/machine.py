@@ -16,9 +16,13 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 def num_cores() -> int:
     """Cores that this process may use: those it is bound to, or the control group's quota where that is less."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cpu_quota()
+    bound, quota = bound_cores(), cpu_quota()
     return bound if quota is None else max(1, min(bound, math.ceil(quota)))
+
+
+def bound_cores() -> int:
+    """Cores that this process is bound to."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_quota(root: Path = _CGROUP_ROOT, groups: Path = Path("/proc/self/cgroup")) -> float | None:
@@ -53,11 +57,26 @@ def _group_folders(root: Path, groups: Path) -> list[Path]:
 
 def memory_gib() -> float:
     """Memory of the machine, or of the control group where that is less, in GiB."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total: float = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    limit = memory_limit_gib()
+    return total if limit is None else min(total, limit)
+
+
+def memory_limit_gib() -> float | None:
+    """The control group's limit of memory, in GiB; None where it has none."""
     for path in (_CGROUP_ROOT / "memory.max", _CGROUP_ROOT / "memory" / "memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
-            total = min(total, int(path.read_text(encoding="utf-8")))
-    return total / 2**30
+            return int(path.read_text(encoding="utf-8")) / 2**30  # "max" is no number
+    return None
+
+
+def available_gib() -> float | None:
+    """Memory that new processes can have without swapping (MemAvailable of /proc/meminfo), in GiB."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) / 2**20
+    return None
 
 
 def cpu_model() -> str:
