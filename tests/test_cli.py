@@ -1,6 +1,7 @@
 """resnet-acc: the same launcher through typer, doctor, and reading back."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,8 @@ from typer.testing import CliRunner
 
 from resnet_acc import cli, launch_single_task
 from resnet_acc.config import RunConfig
-from resnet_acc.launch import doctor as examination
 from resnet_acc.launch import preflight
+from resnet_acc.launch.doctor_machine import shared_memory
 
 runner = CliRunner()
 
@@ -81,12 +82,17 @@ def test_doctor_tells_each_arm_and_its_mend(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(preflight, "probe", lambda: environment)
     done = invoke("doctor")
     assert done.exit_code == 0
-    for word in ("Python", "torchvision", "/dev/shm", "disk", "cores", "memory", "eager       can run", "pip install"):
+    for word in ("Python", "torchvision", "/dev/shm", "disk", "cores", "memory", "ports", "pip install"):
         assert word in done.output
-    assert "inductor    cannot run" in done.output
+    assert re.search(r"^eager +ok +can run on cpu", done.output, re.MULTILINE)
+    assert re.search(r"^inductor +warn +cannot run on cpu", done.output, re.MULTILINE)
     found = json.loads(invoke("doctor", "--json").output)
-    assert found["arms"]["eager"] is None
-    assert "g++" in found["arms"]["inductor"]
+    arms = {entry["arm"]: entry for entry in found["arms"]}
+    assert found["schema"] == 1
+    assert (arms["eager"]["can_run"], arms["eager"]["why"]) == (True, None)
+    assert (arms["inductor"]["can_run"], "g++" in arms["inductor"]["why"]) == (False, True)
+    for check in found["checks"]:
+        assert check["what"] in done.output
 
 
 def test_doctor_fails_where_not_even_eager_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +107,9 @@ def test_doctor_fails_where_not_even_eager_can_run(monkeypatch: pytest.MonkeyPat
 
 
 def test_small_shared_memory_is_said() -> None:
-    assert "--shm-size" in examination._shm(0.06)
-    assert "--shm-size" not in examination._shm(8.0)
+    assert "--shm-size" in shared_memory(0.06).mend
+    assert shared_memory(0.06).state == "warn"
+    assert not shared_memory(8.0).mend
 
 
 def test_module_and_real_doctor() -> None:

@@ -120,19 +120,21 @@ def test_cudnn_of_another_cuda_is_warned_of() -> None:
     assert check(environment, compiler_opt=False).warnings == []
 
 
-def test_versions_are_printed_and_kept() -> None:
+def test_versions_are_printed_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = gpus_for_xla(2, CUDA13)
     line = xla_plugin.describe(environment)
     assert line == "jax-cuda13-pjrt 0.11.2 (CUDA 13), PJRT API 0.115, driver 580.95.05, cuDNN 9.19.0"
     kept = folder.describe_environment(environment, preflight.Preflight("cuda", "h200", 2))
     assert (kept["driver"], kept["gpu_names"]) == ("580.95.05", ["NVIDIA H200"] * 2)
     assert kept["nvidia_xla"]["api_version"] == "0.115"
-    machine = {"cpu_model": "a", "num_cores": 2, "memory_gib": 1.0, "shm_free_gib": 1.0, "disk_free_gib": 1.0}
-    report = {"environment": environment, "machine": machine | {"project_root": "/p", "mock_data": True}}
-    page = doctor.page(report | {"device": "cpu", "arms": preflight.runnable_arms(environment, "cpu")})
-    assert f"XLA plugin    {line}" in page
-    assert any(text.startswith("GPUs          NVIDIA H200, NVIDIA H200; none for torch") for text in page)
-    assert page[-2:] == ["Arms on cuda:", "  torchacc    can run"]
+    monkeypatch.setattr(preflight, "probe", lambda: environment)
+    report = doctor.examine(("torchacc",))
+    page = " ".join(" ".join(doctor.page(report)).split())
+    assert " ".join(line.split()) in page
+    assert "2 x NVIDIA H200, for torchacc only" in page
+    assert [(entry["device"], entry["can_run"]) for entry in report["arms"] if entry["arm"] == "torchacc"] == [
+        ("cuda", True)
+    ]
     assert arms.describe(environment)[-1] == "torchacc can run on the GPU"
     assert "none (" in xla_plugin.describe(CPU_ENVIRONMENT)
 

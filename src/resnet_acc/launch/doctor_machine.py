@@ -128,7 +128,7 @@ def folder_check(what: str, folder: Path, mend: str) -> Check:
     except OSError as error:
         return Check(what, CANNOT, f"{folder} cannot be written ({error.strerror or error})", mend)
     free = machine.free_gib(place)
-    value = f"{folder}: {'unknown' if free is None else f'{free:.2f} GiB'} free"
+    value = f"{folder}: {'unknown' if free is None else f'{free:.2f} GiB'} of disk free"
     if free is not None and free < SMALL_DISK_GIB:
         state = CANNOT if free < LEAST_DISK_GIB else WARN
         return Check(what, state, value, f"make room, or {mend}")

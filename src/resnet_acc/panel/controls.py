@@ -90,8 +90,8 @@ class Controls:
         self._say(f"Run {running[0].name} goes on, and is shown{more}.")
 
     def _on_run_changed(self) -> None:
-        self._allow_start()
         self.runs.refresh()
+        self._allow_start()
 
     def _allow_start(self) -> None:
         """Two runs at once would slow each other down, so that neither measures anything."""

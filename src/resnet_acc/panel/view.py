@@ -4,6 +4,7 @@ import html
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
@@ -133,14 +134,11 @@ class RunView:
         self.stop.disabled = self._stopping or not self.is_live
         if snapshot.ended:
             self.stop.description = "Stop"
+        if before is None or _place(before) != _place(snapshot):
+            self._changed()
+        if snapshot.ended:  # drawn at once, but after Start has been given free: drawing takes a while
             self._next_draw = 0.0
             self._show_curves()
-        if before is None or (before.status, before.run_dir, before.ended) != (
-            snapshot.status,
-            snapshot.run_dir,
-            snapshot.ended,
-        ):
-            self._changed()
 
     def _show_curves(self) -> None:
         """Draw where there is something new, it is wanted, and the last time was long enough ago."""
@@ -156,3 +154,8 @@ class RunView:
         self.curves.value = self._figure.draw(ranks)
         self._drawn = curves
         self._next_draw = time.monotonic() + max(POLL_SECONDS, DRAWING_PART * (time.monotonic() - started))
+
+
+def _place(snapshot: Snapshot) -> tuple[str, Path | None, bool]:
+    """What the list of runs and the Start button go by."""
+    return snapshot.status, snapshot.run_dir, snapshot.ended
