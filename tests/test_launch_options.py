@@ -37,6 +37,7 @@ def test_every_field_is_an_option_in_both_spellings_with_its_default_in_the_help
         "device": {"device": "cpu"},
         "lr_schedule": {"lr_schedule": "cosine"},
         "model": {"model": "resnet18"},
+        "resume": {"resume": "auto"},
         "data": {"data": "/some/folder"},
         "output": {"output": "/some/where"},
         "master_addr": {"master_addr": "10.0.0.1"},

@@ -22,7 +22,7 @@ else:
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "resnet_acc"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
-INNER = ("training", "config.py", "files.py", "logger.py")
+INNER = ("training", "checkpoints.py", "config.py", "files.py", "logger.py")
 INNER_PACKAGES = {"torch", "torchvision", "torch_xla", "torchacc", "resnet_acc"}
 
 

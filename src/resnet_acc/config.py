@@ -72,6 +72,11 @@ class RunConfig:
         None,
         "loader processes per rank (none: a rank's share of the cores, at most 16; on a CPU, which also trains, one)",
     )
+    checkpoint_interval: int | None = _option(None, "steps between checkpoints, and one after the last (none: none)")
+    keep_checkpoints: int = _option(2, "checkpoints of a run that are kept, the last ones")
+    resume: str = _option(
+        "no", "no | auto: from the newest whole checkpoint of this training, if any | path of a checkpoint or its run"
+    )
     device: str = _option("auto", "auto: cuda where the arm can use a GPU, else cpu", DEVICES)
     nnodes: int = _option(1, "machines")
     node_rank: int = _option(0, "number of this machine, from 0")
@@ -90,7 +95,16 @@ class RunConfig:
         self._check_pairs()
 
     def _check_ranges(self) -> None:
-        for name in ("nproc_per_node", "batch_size", "epochs", "max_steps", "log_interval", "nnodes"):
+        for name in (
+            "nproc_per_node",
+            "batch_size",
+            "epochs",
+            "max_steps",
+            "log_interval",
+            "nnodes",
+            "checkpoint_interval",
+            "keep_checkpoints",
+        ):
             _at_least(name, getattr(self, name), 1)
         for name in ("warmup_steps", "workers", "node_rank", "seed", "weight_decay", "lr"):
             _at_least(name, getattr(self, name), 0)
@@ -100,7 +114,7 @@ class RunConfig:
             raise ValueError(f"seed is {self.seed}; give a number below 2**32")
         if self.master_port is not None and not 1 <= self.master_port <= 65535:
             raise ValueError(f"master_port is {self.master_port}; give a port from 1 to 65535")
-        for name in ("data", "output", "master_addr"):
+        for name in ("data", "output", "master_addr", "resume"):
             if not getattr(self, name).strip() or "\0" in getattr(self, name):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it cannot be empty")
 

@@ -54,6 +54,8 @@ def compare(
     """
     config = preflight.resolve(config)
     _check_arguments(arms, nprocs, repeats)
+    if config.resume != "no":
+        raise ValueError(f"resume is {config.resume!r}, but a comparison's runs all begin anew; leave it out")
     if environment is None:
         environment = preflight.probe(quick="torchacc" not in arms)
     cells, skipped = _check_cells(config, arms, nprocs, environment, echo)

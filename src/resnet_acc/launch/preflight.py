@@ -36,7 +36,10 @@ def resolve(config: RunConfig) -> RunConfig:
     data = config.data
     if data not in ("mock", "synthetic"):
         data = os.path.abspath(project_root() / Path(data).expanduser())
-    return dataclasses.replace(config, output=os.path.abspath(output), data=data)
+    resume = config.resume
+    if resume not in ("no", "auto"):
+        resume = os.path.abspath(project_root() / Path(resume).expanduser())
+    return dataclasses.replace(config, output=os.path.abspath(output), data=data, resume=resume)
 
 
 def probe(python: str = sys.executable, *, quick: bool = False) -> dict[str, Any]:

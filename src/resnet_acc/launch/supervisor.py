@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from resnet_acc.config import COMPILERS, RunConfig
-from resnet_acc.launch import guard, machine, preflight, processes, xla_plugin
+from resnet_acc.launch import guard, machine, preflight, processes, resume, xla_plugin
 from resnet_acc.launch.failure import Failure, find_failure, signal_name
 from resnet_acc.launch.folder import ELASTIC_FOLDER, RunFolder
 from resnet_acc.launch.preflight import Preflight
@@ -92,6 +92,7 @@ def launch(
         environment = preflight.probe(quick=config.arm != "torchacc")
     checked = preflight.check(config, environment) if checked is None else checked
     echo = _unbreakable(echo)
+    config, resumed = resume.choose(config, checked.device_name)
     with signals_collected() as received, processes.adopting():
         run = RunFolder(config, checked, environment)
         if os.environ.get(SCREEN_VARIABLE):
@@ -101,6 +102,8 @@ def launch(
             echo(f"torch_xla {environment['torch_xla']} on NVIDIA: {xla_plugin.describe(environment)}")
         for warning in checked.warnings:
             echo(f"warning: {warning}")
+        for line in resumed:
+            echo(line)
         command = agent_command(config, run.path, trainer or os.environ.get(TRAINER_VARIABLE) or TRAINER)
         with guard.guarded(run.path):
             supervision = _Supervision(config, run, echo)

@@ -1,10 +1,12 @@
 """Batches for training and validation: the same images in the same order for every arm."""
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
@@ -32,6 +34,29 @@ class Plan:
     dropped_images: int
 
 
+@dataclass(frozen=True)
+class Draw:
+    """An image to be read, and the seed of its augmentation."""
+
+    index: int
+    seed: int
+
+
+class ShuffledDraws(DistributedSampler):
+    """DistributedSampler whose epoch can begin anywhere, with the same images and augmentation as the whole epoch."""
+
+    def begin(self, epoch: int, skip: int = 0) -> None:
+        """Choose the epoch, and how many of this rank's images to leave out at its beginning."""
+        self.set_epoch(epoch)
+        self._skip = skip
+
+    def __iter__(self) -> Iterator[Draw]:  # type: ignore[override]
+        for index in itertools.islice(super().__iter__(), getattr(self, "_skip", 0), None):
+            # One 64-bit number for each seed, epoch and image, far apart for near ones (splitmix64's multiplier).
+            mixed = ((self.seed * 1_000_003 + self.epoch) * 1_000_003 + index) * 0x9E3779B97F4A7C15
+            yield Draw(index, mixed % 2**63)
+
+
 class ImageTree(datasets.ImageFolder):
     """torchvision's ImageFolder without hidden folders and files, which editors leave behind."""
 
@@ -40,6 +65,14 @@ class ImageTree(datasets.ImageFolder):
         super().__init__(
             str(root), transform, is_valid_file=lambda path: _is_visible_image(os.path.relpath(path, root))
         )
+
+    def __getitem__(self, index: "int | Draw") -> Any:
+        """Image and class; of a Draw with random numbers of its own, so that augmentation has no history."""
+        if not isinstance(index, Draw):
+            return super().__getitem__(index)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(index.seed)
+            return super().__getitem__(index.index)
 
     def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
         """Folder names that do not begin with a dot, in order; a validation set takes the training set's numbers.
@@ -127,12 +160,12 @@ class TrainingData:
         )
 
     def train_loader(self) -> DataLoader:
-        """Shuffled batches of this rank's part, each of batch_size images; set_epoch on its sampler before each epoch.
+        """Shuffled batches of this rank's part, each of batch_size images; begin() on its sampler before each epoch.
 
         Every rank gets as many batches: what does not fill one on all ranks is left out (Plan.dropped_images).
         """
         assert self.train is not None
-        sampler: DistributedSampler = DistributedSampler(
+        sampler = ShuffledDraws(
             self.train, self._place.world_size, self._place.rank, seed=self._config.seed, drop_last=True
         )
         return DataLoader(
@@ -143,7 +176,6 @@ class TrainingData:
             drop_last=True,
             pin_memory=self._pin,
             persistent_workers=self._workers > 0,
-            # Its own generator: augmentation is then the same whatever random numbers an arm draws elsewhere.
             generator=torch.Generator().manual_seed(self._config.seed * 1009 + self._place.rank),
         )
 

@@ -1,12 +1,15 @@
 """The only training loop. Every arm trains, is timed and is logged here."""
 
+import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from resnet_acc.config import RunConfig
 from resnet_acc.logger import log_metrics, log_record, log_text
 from resnet_acc.training.accelerators.base import Accelerator, Batches
+from resnet_acc.training.checkpoint import Checkpoints, Position
 from resnet_acc.training.data import Plan, TrainingData
 from resnet_acc.training.distributed import HostGroup
 
@@ -35,36 +38,52 @@ class Loop:
     ended, so that no time is left out but validation's.
     """
 
-    def __init__(self, config: RunConfig, accelerator: Accelerator, data: TrainingData, process_start: float) -> None:
+    def __init__(
+        self, config: RunConfig, accelerator: Accelerator, data: TrainingData, process_start: float, run_dir: Path
+    ) -> None:
         self._config, self._accelerator, self._data = config, accelerator, data
         self._plan: Plan = data.plan
         self._group = HostGroup()
         self._process_start = process_start
-        self._step = 0
+        self._checkpoints = Checkpoints(config, accelerator.place, run_dir, accelerator, self._group)
+        self._begin = self._step = 0
+        self._done = 0  # steps of the present epoch
         self._streak = 0.0
         self._rate = config.learning_rate
         self._compilations = 0
         self._ended = {"images": 0, "seconds": 0.0, "skipped_steps": 0, "nonfinite_steps": 0}
 
     def run(self) -> None:
-        """Train, validate after each epoch, and write every record.
+        """Train from the start or a checkpoint, validate after each epoch, and write every record.
 
         Raises:
             NonFiniteLoss: the loss has not been finite for NONFINITE_LIMIT steps.
+            BadCheckpoint: the checkpoint to go on from is not whole, or is another training's.
+            OSError: a checkpoint cannot be written.
         """
         source = self._accelerator.train_batches(self._data)
-        self._accelerator.start_totals()
-        for epoch in range(self._config.epochs):
-            steps = min(self._plan.steps_per_epoch, self._plan.total_steps - self._step)
-            if steps == 0:
+        position = self._resume()
+        self._accelerator.start_totals(self._streak)
+        for epoch in range(position.epoch, self._config.epochs):
+            self._done = position.done if epoch == position.epoch else 0
+            steps = min(self._plan.steps_per_epoch - self._done, self._plan.total_steps - self._step)
+            if steps == 0 and self._done == 0:
                 break
-            self._train_epoch(epoch, source.epoch(epoch, steps))
+            self._train_epoch(epoch, source.epoch(epoch, steps, self._done))
             if self._data.val:
                 self._validate(epoch)
         if self._streak and self._streak >= self._step / 2:
             raise NonFiniteLoss(self._nonfinite_text())  # too short for the limit, and yet no result
         peak = self._accelerator.peak_memory_gib()
         log_record("end", step=self._step, peak_memory_gib=peak, **self._ended)
+
+    def _resume(self) -> Position:
+        position = self._checkpoints.resume()
+        self._begin = self._step = position.step
+        self._streak = position.streak
+        if position.step:
+            self._rate = math.nan  # whatever the checkpoint's optimizer has, this run's first rate is set
+        return position
 
     def _train_epoch(self, epoch: int, batches: Batches) -> None:
         self._accelerator.finish()
@@ -75,7 +94,7 @@ class Loop:
             got = time.perf_counter()
             if batch is None:
                 break
-            if self._step == 0:
+            if self._step == self._begin:
                 setup_s = time.time() - self._process_start
             self._set_learning_rate()
             self._accelerator.train_step(*batch)
@@ -83,11 +102,15 @@ class Loop:
             window.data_s += got - asked
             window.steps += 1
             self._step += 1
-            if self._step == 1:
+            self._done += 1
+            if self._step == self._begin + 1:
                 self._accelerator.finish()
                 self._log_startup(setup_s, time.perf_counter() - got)
             if self._is_edge(window.steps):
                 window = self._close(epoch, window)
+                if self._checkpoints.is_due(self._step, self._plan.total_steps):
+                    self._checkpoints.save(Position(self._step, epoch, self._done, self._streak))
+                    window = Window(time.perf_counter())
         if window.steps:
             self._close(epoch, window)
 
@@ -98,8 +121,10 @@ class Loop:
             self._rate = rate
 
     def _is_edge(self, steps: int) -> bool:
-        """Whether a record is due: after the first step, at the end of warm-up, and every log_interval steps."""
-        return self._step == 1 or self._step == self._plan.warmup_steps or steps == self._config.log_interval
+        """Whether a record is due: first step, end of warm-up, every log_interval steps, and at a checkpoint."""
+        done = self._step - self._begin
+        due = done in (1, self._plan.warmup_steps) or steps == self._config.log_interval
+        return due or self._checkpoints.is_due(self._step, self._plan.total_steps)
 
     def _close(self, epoch: int, window: Window) -> Window:
         """End an interval: wait for the device, read the totals back once, write the record."""
@@ -139,7 +164,7 @@ class Loop:
         # A step counts once, on however many ranks it went wrong.
         nonfinite, skipped = (int(max(rank[name] for rank in ranks)) for name in ("nonfinite_steps", "skipped_steps"))
         compilations = self._accelerator.compilations()
-        warmup = self._step <= self._plan.warmup_steps
+        warmup = self._step - self._begin <= self._plan.warmup_steps  # a resumed run starts up and compiles anew
         record: dict[str, Any] = {
             "epoch": epoch,
             "step": self._step,

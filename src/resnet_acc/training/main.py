@@ -37,13 +37,13 @@ def main() -> None:
     place = read_place()
     logger = create_logger(run_dir, place.rank)
     try:
-        train(config, place, run_dir.name)
+        train(config, place, run_dir)
     except BaseException as error:
         logger.exception("rank %d failed: %s", place.rank, error)
         raise
 
 
-def train(config: RunConfig, place: Place, run_id: str) -> None:
+def train(config: RunConfig, place: Place, run_dir: Path) -> None:
     """One run of one arm in this process, from an open log to the end record."""
     device_type = os.environ.get("RESNET_ACC_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
     data = TrainingData(config, place, device_type)
@@ -51,12 +51,12 @@ def train(config: RunConfig, place: Place, run_id: str) -> None:
     accelerator.setup()
     torch.manual_seed(config.seed)  # the same first weights on every rank and for every arm
     model = build_model(config.model, data.plan.num_classes)
-    start = start_record(config, place, run_id, accelerator, data)
+    start = start_record(config, place, run_dir.name, accelerator, data)
     log_record("start", **start)
     log_params(start)
     accelerator.prepare(model)
     torch.manual_seed(config.seed * 1009 + place.rank)
-    Loop(config, accelerator, data, PROCESS_START).run()
+    Loop(config, accelerator, data, PROCESS_START, run_dir).run()
     accelerator.teardown()
 
 
@@ -68,6 +68,7 @@ def start_record(
     return {
         "attempt": int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
         "run_id": run_id,
+        "resumed_from": None if config.resume == "no" else config.resume,
         "arm": config.arm,
         "rank": place.rank,
         "world_size": place.world_size,

@@ -3,12 +3,14 @@
 import abc
 import resource
 from collections.abc import Iterator
+from itertools import islice
+from typing import Any
 
 import torch
 from torch import nn
 
 from resnet_acc.config import RunConfig
-from resnet_acc.training.data import SyntheticBatches, TrainingData, pad_batch
+from resnet_acc.training.data import NUM_SYNTHETIC_BATCHES, SyntheticBatches, TrainingData, pad_batch
 from resnet_acc.training.distributed import HostGroup, Place
 from resnet_acc.training.model import TOTALS, add_to_totals, correct_counts
 from resnet_acc.training.precision import Precision, resolve_precision
@@ -33,6 +35,7 @@ class Accelerator(abc.ABC):
         self.criterion = nn.CrossEntropyLoss()
         self.model: nn.Module
         self.optimizer: torch.optim.Optimizer
+        self.scaler: Any  # torch.amp.GradScaler, or the arm's own with the same methods
         self._totals: torch.Tensor
 
     @property
@@ -194,17 +197,17 @@ class EpochSource:
             where = (accelerator.device, accelerator.memory_format)
             self._synthetic = SyntheticBatches(config, accelerator.place, *where, drawn)
 
-    def epoch(self, number: int, steps: int) -> Batches:
-        """Exactly so many batches of an epoch.
+    def epoch(self, number: int, steps: int, skip: int = 0) -> Batches:
+        """Exactly so many batches of an epoch, after the first `skip`, which a run before this one has trained on.
 
         Raises:
             RuntimeError: the loader ended early, which a short epoch would hide.
         """
         if self._synthetic is not None:
-            source = iter(self._synthetic)
+            source: Batches = islice(self._synthetic, skip % NUM_SYNTHETIC_BATCHES, None)
         else:
             assert self._loader is not None
-            self._loader.sampler.set_epoch(number)  # type: ignore[attr-defined]
+            self._loader.sampler.begin(number, skip * self._loader.batch_size)  # type: ignore[attr-defined,operator]
             source = self._accelerator.on_device(iter(self._loader))
         for done in range(steps):
             batch = next(source, None)
