@@ -93,7 +93,7 @@ def run_loop(folder: Path, **settings: object) -> list[dict]:
     accelerator.prepare(small_model(classes=1000))
     create_logger(folder, 0)
     data = TrainingData(accelerator.config, accelerator.place, "cpu")
-    Loop(accelerator.config, accelerator, data, time.time()).run()
+    Loop(accelerator.config, accelerator, data, time.time(), Path("unused")).run()
     if accelerator.compile_mode == "captured":
         assert num_graphs(accelerator) == 1
     return records(folder, "interval")

@@ -67,7 +67,7 @@ def test_ranks_share_training_and_validation_images_without_overlap(tmp_path: Pa
         data = TrainingData(
             config(tmp_path, nproc_per_node=2, batch_size=3), Place(rank=rank, local_rank=rank, world_size=2), "cpu"
         )
-        seen["train"] += list(data.train_loader().sampler)
+        seen["train"] += [draw.index for draw in data.train_loader().sampler]
         seen["val"] += list(data.val_loader().dataset.indices)
     assert sorted(seen["train"]) == list(range(12))
     assert sorted(seen["val"]) == list(range(9))

@@ -66,7 +66,7 @@ def run_queued(tmp_path: Path, losses: list[float] | None = None, **values) -> Q
     accelerator.setup()
     accelerator.prepare(nn.Identity())
     create_logger(tmp_path, 0)
-    Loop(config, accelerator, TrainingData(config, ALONE, "cpu"), time.time()).run()
+    Loop(config, accelerator, TrainingData(config, ALONE, "cpu"), time.time(), Path("unused")).run()
     return accelerator
 
 
@@ -149,7 +149,7 @@ def test_an_overflow_is_skipped_counted_and_scaled_down(tmp_path: Path, arm: typ
 
     accelerator.train_step = train_step  # type: ignore[method-assign]
     create_logger(tmp_path, 0)
-    Loop(config, accelerator, TrainingData(config, ALONE, "cpu"), time.time()).run()
+    Loop(config, accelerator, TrainingData(config, ALONE, "cpu"), time.time(), Path("unused")).run()
     intervals = records(tmp_path, "interval")
     assert [r["loss_scale"] for r in intervals] == [32768.0, 32768.0, 32768.0]
     assert [r["skipped_steps"] for r in intervals] == [1, 0, 0]
@@ -188,7 +188,7 @@ def test_eager_reads_back_once_an_interval(tmp_path: Path, monkeypatch: pytest.M
         original = getattr(torch.Tensor, name)
         monkeypatch.setattr(torch.Tensor, name, lambda t, _o=original, _n=name: (reads.append(_n), _o(t))[1])
     create_logger(tmp_path, 0)
-    Loop(config, accelerator, TrainingData(config, ALONE, "cpu"), time.time()).run()
+    Loop(config, accelerator, TrainingData(config, ALONE, "cpu"), time.time(), Path("unused")).run()
     assert len(records(tmp_path, "interval")) == 4
     assert reads == ["tolist"] * 4
 
