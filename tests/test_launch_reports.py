@@ -13,7 +13,7 @@ from resnet_acc.launch.failure import clean_lines, find_failure, parse_report
 from resnet_acc.launch.folder import RunFolder, make_folder
 from resnet_acc.launch.preflight import Preflight
 from resnet_acc.launch.progress import Progress, duration
-from resnet_acc.launch.supervisor import agent_command, child_environment
+from resnet_acc.launch.torchrun import agent_command, child_environment
 
 REPORT = """E1201 12:00:01.000000 77 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) pid: 80
 [default0]:[9]:

@@ -268,7 +268,7 @@ def test_a_set_that_takes_too_long_fails_and_is_ended(tmp_path: Path) -> None:
 def test_nothing_runs_where_one_set_is_refused(tmp_path: Path) -> None:
     acting_notebook(tmp_path)
     done = subprocess.run(
-        command_line("acts.ipynb", "-p", "mode=good", "-p", "proceses=2", "--to", tmp_path / "to"),
+        command_line("acts.ipynb", "-p", "mode=good", "-p", "processesx=2", "--to", tmp_path / "to"),
         cwd=tmp_path,
         capture_output=True,
         text=True,

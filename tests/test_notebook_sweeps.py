@@ -119,7 +119,7 @@ def test_options_become_what_the_notebook_declares(folder: Path) -> None:
         ("notebook: small.ipynb\nsize: 3\n", "below 'parameters' or 'grid'"),
         ("notebook: small.ipynb\nsets: []\n", "sets is []"),
         ("notebook: small.ipynb\nsets: [3]\n", "set 1 is 3"),
-        ("notebook: small.ipynb\nsets: [{nmae: x}]\n", "did you mean name"),
+        ("notebook: small.ipynb\nsets: [{xname: x}]\n", "did you mean name"),
         ("notebook: small.ipynb\nsets: [{name: []}]\n", "name is []"),
         ("notebook: small.ipynb\nparameters: [size]\n", "parameters is ['size']"),
         ("notebook: small.ipynb\ngrid: {size: 3}\n", "give a list"),
@@ -127,7 +127,7 @@ def test_options_become_what_the_notebook_declares(folder: Path) -> None:
         ("notebook: other.ipynb\n", "no notebook at"),
         ("notebook: nn\n", "'nn' is no notebook's name"),
         ("notebook: 3\n", "give its name in quotes"),
-        ("notebook: small.ipynb\nparameters: {siez: 3}\n", "did you mean size?"),
+        ("notebook: small.ipynb\nparameters: {sizex: 3}\n", "did you mean size?"),
         ("notebook: small.ipynb\nparameters: {size: '3'}\n", "size is '3' (str); give int"),
         ("notebook: small.ipynb\nparameters: {size: 3.5}\n", "size is 3.5"),
         ("notebook: small.ipynb\nparameters: {size: true}\n", "size is True"),
@@ -155,7 +155,7 @@ def test_what_a_file_says_wrong_is_refused_in_one_line(folder: Path, text: str, 
     [
         (["size"], "-p 'size' has no value"),
         (["=3"], "-p '=3' has no value"),
-        (["siez=3"], "did you mean size?"),
+        (["sizex=3"], "did you mean size?"),
         (["size=three"], "size is 'three'"),
         (["size=99999999999999999999999999999999"], "size"),
         (["fail=yes"], "fail is 'yes'"),
@@ -170,7 +170,7 @@ def test_what_an_option_says_wrong_is_refused(folder: Path, options: list[str], 
 def test_all_that_is_wrong_is_said_at_once(folder: Path) -> None:
     said: list[str] = []
     (folder / "s.yaml").write_text(
-        "notebook: small.ipynb\nsets:\n- {name: good}\n- {name: bad, parameters: {size: x, nome: 1}}\n"
+        "notebook: small.ipynb\nsets:\n- {name: good}\n- {name: bad, parameters: {size: x, xname: 1}}\n"
     )
     with pytest.raises(ValueError, match=r"nothing was run: .*1 more"):
         check_types(read_sweep("s.yaml", []), said.append)

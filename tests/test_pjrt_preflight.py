@@ -12,7 +12,7 @@ from pjrt_tools import NEW, fake_plugin, needs_compiler
 
 from resnet_acc import arms
 from resnet_acc.config import RunConfig
-from resnet_acc.launch import doctor, folder, preflight, supervisor, xla_plugin
+from resnet_acc.launch import doctor, folder, preflight, supervisor, torchrun, xla_plugin
 from resnet_acc.training import main, nvidia
 
 CUDA13 = {"package": "jax-cuda13-pjrt", "version": "0.11.2", "cuda_major": 13, "api_version": "0.115"}
@@ -151,7 +151,7 @@ def test_a_run_on_the_gpu_says_its_versions(tmp_path: Path, monkeypatch: pytest.
     )
     assert any(line.startswith("warning: torch 2.9.1+cpu sees no GPU") for line in lines)
     assert run_dir.parents[1].name == "h200_O0_bs128_synthetic"
-    told = supervisor.child_environment(config, preflight.Preflight("cuda", "h200", 1), "id")
+    told = torchrun.child_environment(config, preflight.Preflight("cuda", "h200", 1), "id")
     assert "PJRT_LOCAL_PROCESS_RANK" not in told
 
 

@@ -5,21 +5,22 @@ help texts and units stand.
 """
 
 import dataclasses
-import difflib
 import math
-import re
-import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from resnet_acc.config_values import at_least, checked_type, refuse_unknown, slug
 
 ARMS = ("eager", "kernel", "inductor", "torchacc")
 COMPILERS = ("torchacc", "inductor")
 AMP_LEVELS = ("O0", "O1")
 AMP_DTYPES = ("auto", "float16", "bfloat16")
 SCHEDULES = ("constant", "cosine")
+BAD_IMAGES = ("strict", "skip")
+RDZV_BACKENDS = ("static", "c10d")
 DEVICES = ("auto", "cpu", "cuda", "tpu")
 
 MODELS = (
@@ -56,6 +57,12 @@ class RunConfig:
     model: str = _option("resnet50", "torchvision ResNet to train", MODELS)
     image_size: int = _option(224, "height and width of an image, in pixels")
     data: str = _option("mock", "synthetic | mock | path of a folder with train/<class>/ and val/<class>/")
+    bad_images: str = _option(
+        "strict",
+        "strict: stop at a file that cannot be read as an image and name it; skip: leave it out and count it",
+        BAD_IMAGES,
+    )
+    allow_empty: bool = _option(False, "keep a class whose folder holds no image, instead of stopping")
     epochs: int = _option(1, "passes over the training data, at most")
     max_steps: int | None = _option(
         None,
@@ -82,12 +89,19 @@ class RunConfig:
     node_rank: int = _option(0, "number of this machine, from 0")
     master_addr: str = _option("127.0.0.1", "address of machine 0")
     master_port: int | None = _option(None, "port of machine 0 (none: a free one on one machine, 29500 on several)")
+    rdzv_backend: str = _option("static", "how machines find each other: torchrun's rendezvous", RDZV_BACKENDS)
+    rdzv_endpoint: str | None = _option(None, "host:port where they meet (none: master_addr and master_port)")
+    rdzv_id: str | None = _option(None, "name of the job at that place (none: the run's)")
+    max_restarts: int = _option(0, "times that all ranks are started again after one failed, from the last checkpoint")
+    hang_timeout_s: float | None = _option(
+        None, "seconds without a step after which a rank counts as hanging (none: 30, or 20 times the longest interval)"
+    )
     output: str = _option("output", "folder under which the run leaves its files")
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
         for spec in dataclasses.fields(self):
-            object.__setattr__(self, spec.name, _checked_type(spec.name, getattr(self, spec.name), hints[spec.name]))
+            object.__setattr__(self, spec.name, checked_type(spec.name, getattr(self, spec.name), hints[spec.name]))
             choices = spec.metadata["choices"]
             if choices and getattr(self, spec.name) not in choices:
                 raise ValueError(f"{spec.name} is {getattr(self, spec.name)!r}; choose one of {', '.join(choices)}")
@@ -105,9 +119,18 @@ class RunConfig:
             "checkpoint_interval",
             "keep_checkpoints",
         ):
-            _at_least(name, getattr(self, name), 1)
-        for name in ("warmup_steps", "workers", "node_rank", "seed", "weight_decay", "lr"):
-            _at_least(name, getattr(self, name), 0)
+            at_least(name, getattr(self, name), 1)
+        for name in (
+            "hang_timeout_s",
+            "warmup_steps",
+            "workers",
+            "node_rank",
+            "seed",
+            "weight_decay",
+            "lr",
+            "max_restarts",
+        ):
+            at_least(name, getattr(self, name), 0)
         if not 32 <= self.image_size <= 4096:
             raise ValueError(f"image_size is {self.image_size}; a ResNet needs 32 to 4096 pixels")
         if self.seed >= 2**32:  # a rank's own seeds are multiples of it, and torch's have 64 bits
@@ -283,36 +306,3 @@ def preset_config(preset: str, **overrides: Any) -> RunConfig:
     if preset not in PRESETS:
         raise ValueError(f"preset is {preset!r}; choose one of {', '.join(PRESETS)}")
     return RunConfig.from_json({**PRESETS[preset], **overrides})
-
-
-def slug(text: str) -> str:
-    """A folder name of lower-case letters, digits, dots and hyphens, at most 40 characters."""
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")[:40] or "unnamed"
-
-
-def refuse_unknown(given: Iterable[str], known: list[str]) -> None:
-    """Raise ValueError where a name is not known, with the nearest known name as the mend."""
-    for name in given:
-        if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {nearest[0]}?" if nearest else f"; known: {', '.join(known)}"
-            raise ValueError(f"unknown name {name!r}{hint}")
-
-
-def _checked_type(name: str, value: Any, hint: Any) -> Any:
-    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if isinstance(value, float) and int in allowed and float not in allowed and value.is_integer():
-        return int(value)  # a parameter file may hold 64.0
-    if isinstance(value, int) and not isinstance(value, bool) and float in allowed:
-        value = float(value)
-    if float in allowed and isinstance(value, float) and not abs(value) < float("inf"):
-        raise ValueError(f"{name} is {value}; give a finite number")
-    if type(value) not in allowed:
-        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in allowed)
-        raise ValueError(f"{name} is {value!r} ({type(value).__name__}); give {wanted}")
-    return value
-
-
-def _at_least(name: str, value: float | None, minimum: int) -> None:
-    if value is not None and value < minimum:
-        raise ValueError(f"{name} is {value}; give at least {minimum}")

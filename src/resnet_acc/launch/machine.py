@@ -9,7 +9,7 @@ import shutil
 import socket
 from pathlib import Path
 
-from resnet_acc.config import slug
+from resnet_acc.config_values import slug
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 

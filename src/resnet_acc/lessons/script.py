@@ -21,7 +21,7 @@ from typing import Any
 
 from resnet_acc.launch import guard, machine, notebook, processes
 from resnet_acc.launch.failure import clean_lines, parse_report, signal_name
-from resnet_acc.launch.supervisor import clean_environment
+from resnet_acc.launch.torchrun import clean_environment
 
 RESULT_MARK = "RESULT "
 """How the line with the result begins."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from resnet_acc.config import refuse_unknown, slug
+from resnet_acc.config_values import refuse_unknown, slug
 from resnet_acc.notebooks.found import Notebook, find_notebook
 from resnet_acc.notebooks.yaml_file import read_yaml
 

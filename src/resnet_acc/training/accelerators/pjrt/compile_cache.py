@@ -9,7 +9,7 @@ from collections.abc import MutableMapping
 from importlib import metadata
 from pathlib import Path
 
-from resnet_acc.config import slug
+from resnet_acc.config_values import slug
 from resnet_acc.training.accelerators.pjrt.build import cache_folder, library_path, made
 from resnet_acc.training.accelerators.pjrt.library import PluginLibrary
 from resnet_acc.training.nvidia import nvidia_gpus
